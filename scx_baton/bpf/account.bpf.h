@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who used how much, what it weighs, and who waits where: the bookkeeping that the
+ * decisions in policy.h read.
+ */
+#ifndef BATON_ACCOUNT_BPF_H
+#define BATON_ACCOUNT_BPF_H
+
+#include "policy.h"
+#include "state.bpf.h"
+
+/* The common axis of virtual time: how far the entities that compete have come. */
+static u64 vnow;
+
+/* Rises with every change of a weight or a quota anywhere in the cgroup tree. */
+static u64 cgroup_gen = 1;
+
+const volatile bool smt_active;
+
+struct cgrp_ctx {
+	u32 weight; /* cpu.weight */
+	u32 has_quota; /* cpu.max */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct cgrp_ctx);
+} cgroups SEC(".maps");
+
+/* Kernels without CONFIG_SCHED_CORE have no cookie. */
+struct task_struct___core {
+	unsigned long core_cookie;
+} __attribute__((preserve_access_index));
+
+static bool has_core_cookie(struct task_struct *p)
+{
+	struct task_struct___core *core = (void *)p;
+
+	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
+}
+
+/*
+ * The weight of @p: its own times those of the cgroups above it, each relative to 100.
+ * Siblings in one cgroup get exactly their ratio.
+ */
+static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
+{
+	u64 weight = p->scx.weight;
+	struct cgroup *cgrp, *above;
+	struct cgrp_ctx *c;
+	int level;
+
+	if (t->weight_gen == cgroup_gen && (!vm || vm->weight_gen == cgroup_gen))
+		return;
+	t->weight_gen = cgroup_gen;
+	cgrp = scx_bpf_task_cgroup(p);
+	if (cgrp) {
+		bpf_for(level, 1, cgrp->level + 1) {
+			above = bpf_cgroup_ancestor(cgrp, level);
+			if (!above)
+				break;
+			c = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
+			if (c) {
+				weight = weight * c->weight / WEIGHT_DFL;
+				if (c->has_quota && vm)
+					scx_bpf_exit(EXIT_CPU_MAX,
+						     "vCPU thread %s[%d] is in a cgroup with cpu.max set",
+						     p->comm, p->pid);
+			}
+			bpf_cgroup_release(above);
+		}
+		bpf_cgroup_release(cgrp);
+	}
+	t->weight = weight < 1 ? 1 : weight > 1000000 ? 1000000 : weight;
+	if (!vm)
+		return;
+	if (smt_active && has_core_cookie(p))
+		scx_bpf_exit(EXIT_CORE_SCHED, "vCPU thread %s[%d] has a core-scheduling cookie",
+			     p->comm, p->pid);
+	/* A VM seen for the first time starts level with the others. */
+	if (!vm->weight_gen)
+		vm->vtime = vnow;
+	vm->weight_gen = cgroup_gen;
+	vm->weight = t->weight;
+}
+
+static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm)
+{
+	if (t->queued_vm == slot)
+		return;
+	t->queued_vm = slot;
+	__sync_fetch_and_add(&vm->nr_queued, 1);
+}
+
+static void leave_queue(struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_slot(t->queued_vm);
+
+	t->queued_vm = NO_VM;
+	if (vm)
+		__sync_fetch_and_sub(&vm->nr_queued, 1);
+}
+
+/* Charge the time since the last charge: to the VM and inside it, or to the host task. */
+static void charge(struct task_ctx *t, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(t->run_vm);
+	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
+
+	t->run_at = now;
+	if (!vm) {
+		t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
+				       host_lag(t->weight));
+		return;
+	}
+	t->vtime += ran;
+	if (t->boosted)
+		stat_add(STAT_BOOST_NS, ran);
+	__sync_fetch_and_add(&vm->vtime, weighted(ran, vm->weight));
+	vm->vtime = vtime_clamp(vm->vtime, vnow, vm_lag(vm));
+}
+
+#endif /* BATON_ACCOUNT_BPF_H */

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the scheduler, its KVM probes and the loader share: sizes, records, counters.
+ */
+#ifndef BATON_INTF_H
+#define BATON_INTF_H
+
+#ifndef __VMLINUX_H__
+#include <stdbool.h>
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+typedef long long s64;
+#endif
+
+enum baton_limits {
+	MAX_CPUS = 1024,
+	MAX_LLCS = 256,
+	MAX_VMS = 1024,
+	/* what cgroup v2 and the kernel call the weight of an ordinary task */
+	WEIGHT_DFL = 100,
+};
+
+/* No VM. Slots of VMs are numbered from 1, so that a zeroed record means "not a vCPU". */
+#define NO_VM 0
+
+/* One virtual machine. The slot's index is its identity inside the scheduler. */
+struct vm_ctx {
+	u64 kvm; /* address of struct kvm; 0: the slot is free */
+	u64 gen; /* rises with every reuse of the slot */
+	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_DFL / weight */
+	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
+	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
+	u64 turn_end;
+	u64 weight_gen; /* value of cgroup_gen at which @weight was computed */
+	u32 weight;
+	s32 nr_vcpus;
+	s32 nr_queued;
+	s32 nr_running;
+	u32 turn_ganged; /* this turn has been counted as a gang */
+	u32 pad;
+};
+
+/* One task; a vCPU while @vm is not NO_VM. */
+struct task_ctx {
+	u64 vtime; /* vCPU: inside its VM; other tasks: global. ns, weighted */
+	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
+	u64 vm_gen; /* generation of the slot that @vm means */
+	u64 weight_gen;
+	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
+	u32 vm;
+	u32 queued_vm; /* in whose DSQ it waits */
+	u32 run_vm; /* for whom it was started */
+	u32 weight;
+	s32 last_cpu;
+	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
+	s32 waiter; /* pid of the spinner that waits for this vCPU */
+	u32 boosted; /* runs on a slice that a spinner gave away */
+};
+
+enum baton_stat {
+	STAT_YIELDS, /* directed yields that KVM asked for */
+	STAT_OBEYED, /* the target runs on the yielder's slice */
+	STAT_MISSED_FOREIGN, /* target is not a vCPU of the same VM */
+	STAT_MISSED_RUNNING, /* target runs already */
+	STAT_MISSED_ASLEEP, /* target waits in no queue of ours */
+	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
+	STAT_PLAIN_YIELDS, /* sched_yield(2) */
+	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */
+	STAT_TURNS, /* turns that VMs have begun */
+	STAT_GANGS, /* turns in which two vCPUs or more ran at once */
+	STAT_STACKING_AVOIDED, /* wakeups kept off a pCPU where a sibling ran */
+	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
+	STAT_BOOST_NS, /* CPU time of boosted vCPUs on donated slices */
+	BATON_NR_STATS,
+};
+
+struct baton_stats {
+	u64 count[BATON_NR_STATS];
+};
+
+/* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */
+enum baton_exit {
+	EXIT_CPU_MAX = 1,
+	EXIT_CORE_SCHED = 2,
+};
+
+#endif /* BATON_INTF_H */

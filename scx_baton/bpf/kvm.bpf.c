@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What KVM knows: which thread is a vCPU, of which VM, and who spins. An object of its
+ * own, because an attached probe pins the kvm module: it comes after kvm, and goes
+ * before it.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "state.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+static u32 vm_claim_slot(u64 kvm)
+{
+	struct vm_ctx *vm;
+	u32 zero = 0, slot, *end;
+
+	bpf_for(slot, 1, MAX_VMS + 1) {
+		vm = vm_slot(slot);
+		if (!vm || vm->kvm || vm->nr_queued > 0 || vm->nr_running > 0)
+			continue;
+		if (__sync_val_compare_and_swap(&vm->kvm, 0, kvm))
+			continue;
+		vm->gen++;
+		vm->nr_vcpus = 0;
+		vm->weight_gen = 0;
+		vm->weight = WEIGHT_DFL;
+		vm->turn_end = 0;
+		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
+		/* Two VMs may come at once; the larger end must stay. */
+		if (end && *end < slot + 1)
+			*end = slot + 1;
+		if (end && *end < slot + 1)
+			*end = slot + 1;
+		return slot;
+	}
+	return NO_VM;
+}
+
+static u32 vm_find_or_add(u64 kvm)
+{
+	struct vm_ctx *vm;
+	u32 slot, *found;
+
+	found = bpf_map_lookup_elem(&vm_by_kvm, &kvm);
+	if (found)
+		return *found;
+	slot = vm_claim_slot(kvm);
+	if (slot == NO_VM)
+		return NO_VM;
+	if (!bpf_map_update_elem(&vm_by_kvm, &kvm, &slot, BPF_NOEXIST))
+		return slot;
+	/* A sibling was faster: take its slot, free ours. */
+	vm = vm_slot(slot);
+	if (vm)
+		vm->kvm = 0;
+	found = bpf_map_lookup_elem(&vm_by_kvm, &kvm);
+	return found ? *found : NO_VM;
+}
+
+/*
+ * Called whenever a thread takes a vCPU in hand: from ioctls, and each time a vCPU
+ * thread is scheduled in. Only KVM_RUN sets wants_to_run, so this is the thread that
+ * runs the vCPU, also when it has been inside KVM_RUN since before Baton came.
+ */
+SEC("fentry/kvm_arch_vcpu_load")
+int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
+{
+	struct vm_ctx *vm;
+	struct task_ctx *t;
+	u32 slot;
+
+	if (!vcpu->wants_to_run)
+		return 0;
+	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	if (!t)
+		return 0;
+	vm = vm_of(t);
+	if (vm && vm->kvm == (u64)vcpu->kvm)
+		return 0;
+	slot = vm_find_or_add((u64)vcpu->kvm);
+	vm = vm_slot(slot);
+	if (!vm)
+		return 0;
+	t->vtime = vm->vcpu_vnow;
+	t->vm_gen = vm->gen;
+	t->weight_gen = 0;
+	t->wait_for = 0;
+	t->vm = slot;
+	__sync_fetch_and_add(&vm->nr_vcpus, 1);
+	return 0;
+}
+
+SEC("fentry/kvm_arch_destroy_vm")
+int BPF_PROG(baton_destroy_vm, struct kvm *kvm)
+{
+	u64 key = (u64)kvm;
+	u32 *slot = bpf_map_lookup_elem(&vm_by_kvm, &key);
+	struct vm_ctx *vm = slot ? vm_slot(*slot) : NULL;
+
+	if (vm && vm->kvm == key)
+		vm_forget(vm);
+	return 0;
+}
+
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(baton_on_spin, struct kvm_vcpu *me, bool yield_to_kernel_mode)
+{
+	stat_add(STAT_SPINS, 1);
+	return 0;
+}

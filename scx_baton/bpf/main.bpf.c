@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * scx_baton: the callbacks of the scheduler. Data flows one way: KVM's events
+ * (kvm.bpf.c) make vCPU state (state.bpf.h, account.bpf.h), the decisions are taken in
+ * policy.h, and place.bpf.h and pick.bpf.h carry them out.
+ */
+#include <scx/common.bpf.h>
+#include "pick.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+UEI_DEFINE(uei);
+
+s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct task_ctx *t = task_ctx(p);
+	s32 cpu;
+
+	if (!t)
+		return prev_cpu;
+	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
+	if (cpu < 0)
+		return prev_cpu;
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_of(vm_of(t), scx_bpf_now()), 0);
+	return cpu;
+}
+
+void BPF_STRUCT_OPS(baton_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t)
+		enqueue_task(p, t, enq_flags);
+	else
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);
+}
+
+void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
+{
+	pick_next(cpu, prev);
+}
+
+/* A sleeper comes back: what it may keep of the time that it did not use is limited. */
+void BPF_STRUCT_OPS(baton_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm;
+
+	if (!t || !(enq_flags & SCX_ENQ_WAKEUP))
+		return;
+	vm = vm_of(t);
+	if (!vm) {
+		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
+		return;
+	}
+	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
+	if (!vm->nr_running && !vm->nr_queued)
+		vm->vtime = wake_vtime(vm->vtime, vnow, VM_CREDIT_NS);
+}
+
+void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
+{
+	struct task_ctx *t = task_ctx(p), *spinner_t;
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_struct *spinner;
+	struct vm_ctx *vm;
+
+	if (!t)
+		return;
+	leave_queue(t);
+	c->kicked = 0;
+	c->since = t->run_at = scx_bpf_now();
+	vm = vm_of(t);
+	if (!vm) {
+		t->run_vm = NO_VM;
+		c->host_vtime = t->vtime;
+		c->runs = RUNS_HOST;
+		return;
+	}
+	t->run_vm = t->vm;
+	c->vm = t->vm;
+	c->runs = RUNS_VCPU;
+	if (vtime_before(vm->vcpu_vnow, t->vtime))
+		vm->vcpu_vnow = t->vtime;
+	if (__sync_fetch_and_add(&vm->nr_running, 1) > 0 && !vm->turn_ganged) {
+		vm->turn_ganged = 1;
+		stat_add(STAT_GANGS, 1);
+	}
+	if (t->waiter) {
+		spinner = bpf_task_from_pid(t->waiter);
+		t->waiter = 0;
+		if (spinner) {
+			spinner_t = task_ctx(spinner);
+			if (spinner_t && spinner_t->wait_for == p->pid)
+				spinner_t->wait_for = 0;
+			bpf_task_release(spinner);
+		}
+	}
+}
+
+void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
+{
+	struct cpu_ctx *c = cpu_ctx(scx_bpf_task_cpu(p));
+	struct task_ctx *t = task_ctx(p);
+	u64 now = scx_bpf_now();
+
+	if (!t)
+		return;
+	charge(t, now);
+	if (t->run_vm && !t->boosted && overdue(c, now))
+		scx_bpf_task_set_slice(p, 0);
+}
+
+void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
+{
+	struct task_ctx *t = task_ctx(p);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct vm_ctx *vm;
+
+	if (!t)
+		return;
+	charge(t, scx_bpf_now());
+	vm = vm_slot(t->run_vm);
+	if (vm)
+		__sync_fetch_and_sub(&vm->nr_running, 1);
+	t->run_vm = NO_VM;
+	t->boosted = 0;
+	t->last_cpu = cpu;
+	cpu_ctx(cpu)->runs = RUNS_NOTHING;
+}
+
+void BPF_STRUCT_OPS(baton_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t)
+		leave_queue(t);
+}
+
+/*
+ * KVM, on behalf of a spinning vCPU (@from, which runs here), asks to run @to instead.
+ * Both runqueues are locked, so the choice is noted here and made in dispatch().
+ */
+bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct task_ctx *from_t = task_ctx(from), *to_t;
+	s32 cpu = bpf_get_smp_processor_id();
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (!to) {
+		stat_add(STAT_PLAIN_YIELDS, 1);
+		scx_bpf_task_set_slice(from, 0);
+		return true;
+	}
+	stat_add(STAT_YIELDS, 1);
+	to_t = task_ctx(to);
+	if (!from_t || !to_t || !vm_of(to_t) || from_t->vm != to_t->vm) {
+		stat_add(STAT_MISSED_FOREIGN, 1);
+		return false;
+	}
+	if (scx_bpf_task_running(to)) {
+		stat_add(STAT_MISSED_RUNNING, 1);
+		return false;
+	}
+	if (to_t->queued_vm != to_t->vm) {
+		stat_add(STAT_MISSED_ASLEEP, 1);
+		return false;
+	}
+	/* Not allowed here: where it ran last, at the cost of what runs there. */
+	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
+		cpu = scx_bpf_task_cpu(to);
+		c = cpu_ctx(cpu);
+		preempt(cpu);
+	}
+	c->boost_vm = to_t->vm;
+	c->boost_slice = donated_slice(from->scx.slice);
+	c->boost_pid = to->pid;
+	to_t->waiter = from->pid;
+	from_t->wait_for = to->pid;
+	from_t->kept_until = scx_bpf_now() + KEEP_OUT_NS;
+	scx_bpf_task_set_slice(from, 0);
+	return true;
+}
+
+s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_ctx *t;
+
+	t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t)
+		return -ENOMEM;
+	t->last_cpu = -1;
+	t->weight = WEIGHT_DFL;
+	return 0;
+}
+
+void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t) {
+		t->vtime = vnow;
+		t->weight_gen = 0;
+	}
+}
+
+void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm;
+
+	if (!t)
+		return;
+	leave_queue(t);
+	vm = vm_of(t);
+	if (vm && __sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
+		vm_forget(vm);
+}
+
+void BPF_STRUCT_OPS(baton_set_weight, struct task_struct *p, u32 weight)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t)
+		t->weight_gen = 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(baton_cgroup_init, struct cgroup *cgrp,
+			     struct scx_cgroup_init_args *args)
+{
+	struct cgrp_ctx *c;
+
+	c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!c)
+		return -ENOMEM;
+	c->weight = args->weight;
+	if (bpf_core_field_exists(args->bw_quota_us))
+		c->has_quota = args->bw_quota_us != ~0ULL;
+	return 0;
+}
+
+void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *from,
+		    struct cgroup *to)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t)
+		t->weight_gen = 0;
+}
+
+void BPF_STRUCT_OPS(baton_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
+
+	if (c)
+		c->weight = weight;
+	__sync_fetch_and_add(&cgroup_gen, 1);
+}
+
+void BPF_STRUCT_OPS(baton_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us,
+		    u64 burst_us)
+{
+	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
+
+	if (c)
+		c->has_quota = quota_us != ~0ULL;
+	__sync_fetch_and_add(&cgroup_gen, 1);
+}
+
+/* With these two the kernel lets the scheduler stay through CPU hotplug. */
+void BPF_STRUCT_OPS(baton_cpu_online, s32 cpu)
+{
+	cpu_ctx(cpu)->runs = RUNS_NOTHING;
+}
+
+void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
+{
+	cpu_ctx(cpu)->runs = RUNS_NOTHING;
+	cpu_ctx(cpu)->boost_pid = 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
+{
+	s32 i, err;
+
+	nr_cpu_ids = scx_bpf_nr_cpu_ids();
+	if (nr_cpu_ids > MAX_CPUS) {
+		scx_bpf_error("%u CPUs, at most %d are supported", nr_cpu_ids, MAX_CPUS);
+		return -E2BIG;
+	}
+	bpf_for(i, 0, nr_cpu_ids) {
+		err = scx_bpf_create_dsq(i, -1);
+		if (err)
+			return err;
+	}
+	bpf_for(i, 0, nr_llcs) {
+		err = scx_bpf_create_dsq(LLC_DSQ_BASE + i, -1);
+		if (err)
+			return err;
+	}
+	bpf_for(i, 1, MAX_VMS + 1) {
+		err = scx_bpf_create_dsq(vm_dsq(i), -1);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+void BPF_STRUCT_OPS(baton_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(baton_ops,
+	       .select_cpu		= (void *)baton_select_cpu,
+	       .enqueue			= (void *)baton_enqueue,
+	       .dispatch		= (void *)baton_dispatch,
+	       .runnable		= (void *)baton_runnable,
+	       .running			= (void *)baton_running,
+	       .tick			= (void *)baton_tick,
+	       .stopping		= (void *)baton_stopping,
+	       .quiescent		= (void *)baton_quiescent,
+	       .yield			= (void *)baton_yield,
+	       .init_task		= (void *)baton_init_task,
+	       .enable			= (void *)baton_enable,
+	       .exit_task		= (void *)baton_exit_task,
+	       .set_weight		= (void *)baton_set_weight,
+	       .cgroup_init		= (void *)baton_cgroup_init,
+	       .cgroup_move		= (void *)baton_cgroup_move,
+	       .cgroup_set_weight	= (void *)baton_cgroup_set_weight,
+	       .cgroup_set_bandwidth	= (void *)baton_cgroup_set_bandwidth,
+	       .cpu_online		= (void *)baton_cpu_online,
+	       .cpu_offline		= (void *)baton_cpu_offline,
+	       .init			= (void *)baton_init,
+	       .exit			= (void *)baton_exit,
+	       .timeout_ms		= 5000,
+	       .name			= "baton");

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where a task that becomes runnable goes: an idle pCPU, or the queue it waits in and the
+ * pCPU that is preempted for it.
+ */
+#ifndef BATON_PLACE_BPF_H
+#define BATON_PLACE_BPF_H
+
+#include "account.bpf.h"
+
+enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
+
+/* What a pCPU runs now, and what the next dispatch there must do. */
+struct cpu_ctx {
+	u64 since; /* ns; start of what runs */
+	u64 host_vtime; /* of the host task that runs */
+	u64 boost_slice; /* ns left of the spinner's slice */
+	u32 runs; /* enum cpu_runs */
+	u32 vm; /* slot, while it runs a vCPU */
+	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
+	u32 boost_vm;
+	u32 kicked; /* preemption is on its way, do not ask for another */
+	u32 pad;
+} __attribute__((aligned(64)));
+
+static struct cpu_ctx cpus[MAX_CPUS];
+static u32 nr_cpu_ids;
+
+const volatile u16 cpu_llc[MAX_CPUS];
+const volatile u32 nr_llcs = 1;
+
+/* Queues: one per pCPU for tasks bound to it, one per LLC for host tasks, one per VM. */
+#define LLC_DSQ_BASE 0x10000ULL
+#define VM_DSQ_BASE 0x20000ULL
+
+static inline struct cpu_ctx *cpu_ctx(s32 cpu)
+{
+	return &cpus[cpu & (MAX_CPUS - 1)];
+}
+
+static inline u64 llc_dsq(s32 cpu)
+{
+	return LLC_DSQ_BASE + cpu_llc[cpu & (MAX_CPUS - 1)];
+}
+
+static inline u64 vm_dsq(u32 slot)
+{
+	return VM_DSQ_BASE + slot;
+}
+
+static inline bool is_bound(const struct task_struct *p)
+{
+	return p->nr_cpus_allowed == 1;
+}
+
+static u64 slice_of(struct vm_ctx *vm, u64 now)
+{
+	return vm ? vm_join_turn(vm, now) - now : HOST_SLICE_NS;
+}
+
+/* An idle pCPU for @p, taken from the idle mask; negative if there is none. */
+static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool idle = false;
+	s32 cpu;
+
+	if (is_bound(p))
+		return scx_bpf_test_and_clear_cpu_idle(prev_cpu) ? prev_cpu : -EBUSY;
+	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
+		return scx_bpf_select_cpu_and(p, prev_cpu, wake_flags, p->cpus_ptr, 0);
+	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+	return idle ? cpu : -EBUSY;
+}
+
+/*
+ * May a waking task preempt what @c runs? It is a vCPU of @vm, the first of it to be
+ * runnable if @was_idle, or else a host task at @vtime.
+ */
+static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool was_idle, u64 vtime,
+			u64 now)
+{
+	struct vm_ctx *running;
+
+	if (c->kicked)
+		return false;
+	switch (c->runs) {
+	case RUNS_VCPU:
+		running = vm_slot(c->vm);
+		if (!running)
+			return false;
+		return vm ? vm_preempts(vm, running, was_idle, now - c->since, now) :
+			    host_goes_first(vtime, running->vtime, vnow);
+	case RUNS_HOST:
+		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime) :
+			    host_preempts_host(vtime, c->host_vtime);
+	default:
+		return false;
+	}
+}
+
+static void preempt(s32 cpu)
+{
+	cpu_ctx(cpu)->kicked = 1;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+/* Make room for @p, which has just woken and found no idle pCPU: at home if possible. */
+static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+{
+	s32 home = scx_bpf_task_cpu(p), cpu;
+	struct cpu_ctx *c = cpu_ctx(home);
+	bool sibling_at_home = vm && c->runs == RUNS_VCPU && c->vm == t->vm;
+	/* @p itself is counted in the queue. */
+	bool was_idle = vm && vm->nr_running <= 0 && vm->nr_queued <= 1;
+	u32 i;
+
+	bpf_for(i, 0, nr_cpu_ids) {
+		cpu = home + i;
+		if (cpu >= nr_cpu_ids)
+			cpu -= nr_cpu_ids;
+		c = cpu_ctx(cpu);
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
+		    !may_preempt(c, vm, was_idle, t->vtime, now))
+			continue;
+		if (sibling_at_home)
+			stat_add(STAT_STACKING_AVOIDED, 1);
+		if (!vm && c->runs == RUNS_VCPU)
+			stat_add(STAT_HOST_PREEMPTS, 1);
+		preempt(cpu);
+		return;
+	}
+}
+
+/*
+ * @vm begins a turn and has vCPUs left in its queue: take back the pCPUs of VMs whose
+ * turn is over too, so that the siblings start together. A turn that still runs is left
+ * alone, so nobody pays for the gang.
+ */
+static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 this_cpu, u64 now)
+{
+	s32 want = vm->nr_queued - 1;
+	struct vm_ctx *running;
+	struct cpu_ctx *c;
+	u32 cpu;
+
+	if (want <= 0)
+		return;
+	bpf_for(cpu, 0, nr_cpu_ids) {
+		c = cpu_ctx(cpu);
+		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU || c->vm == slot)
+			continue;
+		running = vm_slot(c->vm);
+		if (!running || vm_in_turn(running, now))
+			continue;
+		preempt(cpu);
+		if (--want <= 0)
+			return;
+	}
+}
+
+static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
+{
+	struct vm_ctx *vm = vm_of(t);
+	u64 now = scx_bpf_now(), dsq;
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	refresh_weight(p, t, vm);
+
+	/* Bound kernel threads are part of the kernel's own machinery: at once, and first. */
+	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
+		if (cpu_ctx(cpu)->runs == RUNS_VCPU)
+			enq_flags |= SCX_ENQ_PREEMPT;
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);
+		return;
+	}
+
+	/* select_cpu() has looked for an idle pCPU already, where it ran. */
+	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
+		s32 idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY) :
+					 scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+		if (idle >= 0) {
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, slice_of(vm, now),
+					   enq_flags);
+			return;
+		}
+	}
+
+	if (vm) {
+		join_queue(t, t->vm, vm);
+		dsq = vm_dsq(t->vm);
+	} else {
+		dsq = is_bound(p) ? cpu : llc_dsq(cpu);
+	}
+	scx_bpf_dsq_insert_vtime(p, dsq, HOST_SLICE_NS, t->vtime, enq_flags);
+
+	/*
+	 * Only for wakeups: a preempted task that preempts again as it is put back would
+	 * keep two pCPUs kicking each other for ever.
+	 */
+	if (enq_flags & SCX_ENQ_WAKEUP)
+		preempt_for(p, t, vm, now);
+}
+
+#endif /* BATON_PLACE_BPF_H */

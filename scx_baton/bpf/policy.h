@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every decision of the scheduler, as pure functions over plain records. No maps, no
+ * kfuncs, no clock: what they need is passed in, so that the kernel, the unit tests and
+ * the simulator call the same code.
+ *
+ * Virtual time: each VM and each host task has a vtime, the CPU time it used scaled by
+ * 100 / weight, on one common axis; who is furthest behind goes first. A VM is one
+ * entity however many vCPUs it has.
+ *
+ * Turn: when a VM starts to run, all its vCPUs share one window of TURN_NS. Those that
+ * are dispatched inside it end with it, so that siblings which started apart stop
+ * together and start together the next time. Within its turn a VM gets back any pCPU
+ * that was lent to another VM meanwhile; it takes none from a turn that is older. This
+ * is Ousterhout's co-scheduling with the fragments filled (1982), relaxed as in vSphere.
+ */
+#ifndef BATON_POLICY_H
+#define BATON_POLICY_H
+
+#include "intf.h"
+
+/*
+ * One turn. Long against the skew at its two ends (a tick is 1 to 4 ms), during which
+ * siblings spin in vain; short against what a person notices with a few VMs waiting.
+ */
+#define TURN_NS (12ULL * 1000 * 1000)
+
+/* A turn with less than half a tick (4 ms at HZ=250) to go is over: no tick cuts it finer. */
+#define TURN_SLACK_NS (2ULL * 1000 * 1000)
+
+/* How long a vCPU may take from being dispatched to running: it counts as running then. */
+#define START_NS (200ULL * 1000)
+
+/* What a host task runs before another one of equal rights: EEVDF's base slice at 8 CPUs. */
+#define HOST_SLICE_NS (3ULL * 1000 * 1000)
+
+/* How far a VM that wakes from idle must be behind to preempt another in its turn. */
+#define WAKE_MARGIN_NS (3ULL * 1000 * 1000)
+
+/*
+ * What a vCPU runs at least before another vCPU may take its pCPU: less would be spent on
+ * the switch (EEVDF protects a slice of 0.7 ms times 1 + log2 of the CPUs likewise).
+ */
+#define MIN_RUN_NS (1ULL * 1000 * 1000)
+
+/* What a sleeper may keep of the time it did not use: it goes first, but not for long. */
+#define VM_CREDIT_NS (6ULL * 1000 * 1000)
+#define HOST_CREDIT_NS (20ULL * 1000 * 1000)
+
+/* A donated slice shorter than this is rounded up: a lock holder needs time to enter. */
+#define BOOST_MIN_NS (1ULL * 1000 * 1000)
+
+/* A yielder is kept out at most so long, should its target never come to run. */
+#define KEEP_OUT_NS (1ULL * 1000 * 1000)
+
+/* vCPUs of one VM this close in vtime are equals: the pCPU takes the one it ran last. */
+#define CACHE_WINDOW_NS (TURN_NS / 4)
+
+/* Same as time_before64(): right across the wrap of the clock. */
+static inline bool vtime_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+static inline u64 weighted(u64 ns, u32 weight)
+{
+	return ns * WEIGHT_DFL / (weight ? weight : 1);
+}
+
+/*
+ * Keep @vtime within @lag of @vnow on both sides. Without the lower bound an entity that
+ * could not use its share (fewer vCPUs than pCPUs, affinity) would hoard time; without
+ * the upper one a VM that ran alone for an hour would pay for it when others come.
+ */
+static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 lag)
+{
+	if (vtime_before(vtime, vnow - lag))
+		return vnow - lag;
+	if (vtime_before(vnow + lag, vtime))
+		return vnow + lag;
+	return vtime;
+}
+
+/* A VM uses up to a turn on each of its vCPUs at once; four such turns are its bound. */
+static inline u64 vm_lag(const struct vm_ctx *vm)
+{
+	return weighted(4 * TURN_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1), vm->weight);
+}
+
+static inline u64 host_lag(u32 weight)
+{
+	return weighted(4 * TURN_NS, weight);
+}
+
+/* What a sleeper starts with. */
+static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
+{
+	return vtime_before(vtime, vnow - credit) ? vnow - credit : vtime;
+}
+
+static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
+{
+	if (vm->nr_running <= 0 && !vtime_before(now, vm->turn_start + START_NS))
+		return false;
+	return vtime_before(now + TURN_SLACK_NS, vm->turn_end);
+}
+
+/*
+ * A vCPU of @vm is about to run: the end of the turn it belongs to, which begins now if
+ * none is under way.
+ */
+static inline u64 vm_join_turn(struct vm_ctx *vm, u64 now)
+{
+	if (!vm_in_turn(vm, now)) {
+		vm->turn_start = now;
+		vm->turn_end = now + TURN_NS;
+		vm->turn_ganged = 0;
+	}
+	return vm->turn_end;
+}
+
+/* Of two VMs with a vCPU to run, does @a get the pCPU? */
+static inline bool vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b, u64 now)
+{
+	bool a_turn = vm_in_turn(a, now), b_turn = vm_in_turn(b, now);
+
+	if (a_turn != b_turn)
+		return a_turn;
+	if (a_turn)
+		return vtime_before(a->turn_start, b->turn_start);
+	return vtime_before(a->vtime, b->vtime);
+}
+
+/*
+ * May a vCPU of @waker take the pCPU from a vCPU of @running that has run for @ran ns? In
+ * its turn a VM takes back what others fill. Outside it only a VM that was idle may: one
+ * with vCPUs in the queue waits for its turn, being behind is how turns work.
+ */
+static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running,
+			       bool was_idle, u64 ran, u64 now)
+{
+	if (waker == running || ran < MIN_RUN_NS)
+		return false;
+	if (vm_in_turn(waker, now))
+		return !vm_in_turn(running, now) ||
+		       vtime_before(waker->turn_start, running->turn_start);
+	return was_idle && vtime_before(waker->vtime + WAKE_MARGIN_NS, running->vtime);
+}
+
+/*
+ * Does a host task at @host_vtime go before a VM at @vm_vtime? One that has used less
+ * than its share up to now (@vnow) always does: vhost, I/O threads and ssh sleep a lot,
+ * and must not wait for a turn to end.
+ */
+static inline bool host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
+{
+	return vtime_before(host_vtime, vnow) || vtime_before(host_vtime, vm_vtime);
+}
+
+/* May a waking host task take the pCPU from a running one? */
+static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime)
+{
+	return vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
+}
+
+/* The part of @from's slice that goes with a directed yield. */
+static inline u64 donated_slice(u64 left)
+{
+	return left < BOOST_MIN_NS ? BOOST_MIN_NS : left;
+}
+
+/* Is a spinner still kept out, because the vCPU it yielded to has not run? */
+static inline bool kept_out(const struct task_ctx *spinner, u64 now)
+{
+	return spinner->wait_for && vtime_before(now, spinner->kept_until);
+}
+
+#endif /* BATON_POLICY_H */

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The maps that the scheduler and its KVM probes share, and the way to look into them.
+ */
+#ifndef BATON_STATE_BPF_H
+#define BATON_STATE_BPF_H
+
+#include "intf.h"
+
+/* Virtual machines by slot; slot 0 is NO_VM and stays unused. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct vm_ctx);
+	__uint(max_entries, MAX_VMS + 1);
+} vms SEC(".maps");
+
+/* One past the highest slot in use, so that nobody walks 1,024 slots for three VMs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, u32);
+	__uint(max_entries, 1);
+} vm_slots_end SEC(".maps");
+
+/* Address of struct kvm -> slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, u64);
+	__type(value, u32);
+	__uint(max_entries, MAX_VMS);
+} vm_by_kvm SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_ctx);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, u32);
+	__type(value, struct baton_stats);
+	__uint(max_entries, 1);
+} stats SEC(".maps");
+
+static inline void stat_add(u32 stat, u64 n)
+{
+	u32 zero = 0;
+	struct baton_stats *s = bpf_map_lookup_elem(&stats, &zero);
+
+	if (s && stat < BATON_NR_STATS)
+		s->count[stat] += n;
+}
+
+static inline struct vm_ctx *vm_slot(u32 slot)
+{
+	return slot == NO_VM ? NULL : bpf_map_lookup_elem(&vms, &slot);
+}
+
+static inline u32 vm_end(void)
+{
+	u32 zero = 0;
+	u32 *end = bpf_map_lookup_elem(&vm_slots_end, &zero);
+
+	return end ? *end : 0;
+}
+
+static inline struct task_ctx *task_ctx(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, 0, 0);
+}
+
+/* The VM that @t is a vCPU of; NULL for any other task, also if its VM is gone. */
+static inline struct vm_ctx *vm_of(const struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_slot(t->vm);
+
+	return vm && vm->gen == t->vm_gen && vm->kvm ? vm : NULL;
+}
+
+/* Give the slot of a dead VM back. A task that still names it is told by the generation. */
+static inline void vm_forget(struct vm_ctx *vm)
+{
+	u64 kvm = vm->kvm;
+
+	if (!kvm)
+		return;
+	bpf_map_delete_elem(&vm_by_kvm, &kvm);
+	vm->kvm = 0;
+}
+
+#endif /* BATON_STATE_BPF_H */

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The loader of scx_baton: options, refusals, statistics. Every scheduling decision is
+//! taken in `bpf/`.
+
+mod bpf_intf;
+mod bpf_skel;
+mod kvm;
+mod refuse;
+mod stats;
+
+use anyhow::{Context, Result, bail};
+use bpf_intf::*;
+use bpf_skel::BpfSkelBuilder;
+use clap::Parser;
+use libbpf_rs::{MapCore, MapFlags, OpenObject};
+use log::info;
+use scx_stats::prelude::*;
+use scx_utils::libbpf_clap_opts::LibbpfOpts;
+use scx_utils::{Topology, UserExitInfo};
+use scx_utils::{build_id, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity};
+use scx_utils::{uei_exited, uei_report};
+use stats::Metrics;
+use std::mem::MaybeUninit;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const NAME: &str = "scx_baton";
+
+/// scx_baton: hands the CPU to the vCPU that the others are waiting for.
+///
+/// A scheduler for KVM hosts that run more vCPUs than they have CPUs. It finds VMs and
+/// their vCPUs by itself, whatever runs them, and nothing has to be configured: VMs share
+/// the host by their cgroup's cpu.weight, the vCPUs of a VM run together where that costs
+/// no other VM its share, a spinning vCPU gives its CPU to the one that it waits for, and
+/// the host's own threads stay prompt. When it stops, however it stops, the kernel's own
+/// scheduler takes over and the guests run on.
+///
+/// Decisions are made in BPF (see bpf/policy.h); this program loads it.
+#[derive(Debug, Parser)]
+#[command(name = NAME, disable_version_flag = true)]
+struct Opts {
+    /// Exit debug dump buffer length. 0 indicates default.
+    #[clap(long, default_value = "0")]
+    exit_dump_len: u32,
+
+    /// Enable stats monitoring with the specified interval, in seconds.
+    #[clap(long, value_parser = interval)]
+    stats: Option<Duration>,
+
+    /// Run in stats monitoring mode with the specified interval, in seconds. Scheduler is
+    /// not launched.
+    #[clap(long, value_parser = interval)]
+    monitor: Option<Duration>,
+
+    /// Enable verbose output, including libbpf details.
+    #[clap(short = 'v', long)]
+    verbose: bool,
+
+    /// Print scheduler version and exit.
+    #[clap(short = 'V', long)]
+    version: bool,
+
+    /// Show descriptions for statistics.
+    #[clap(long)]
+    help_stats: bool,
+
+    #[clap(flatten, next_help_heading = "Libbpf Options")]
+    libbpf: LibbpfOpts,
+}
+
+/// Seconds from the command line; 0.1 s is the least that is worth printing.
+fn interval(s: &str) -> Result<Duration, String> {
+    match s.parse::<f64>() {
+        Ok(v) if (0.1..=86_400.0).contains(&v) => Ok(Duration::from_secs_f64(v)),
+        _ => Err("give a number of seconds from 0.1 to 86400".to_owned()),
+    }
+}
+
+struct Scheduler<'a> {
+    skel: bpf_skel::BpfSkel<'a>,
+    struct_ops: Option<libbpf_rs::Link>,
+    probes: Option<kvm::Probes>,
+    stats_server: StatsServer<(), Metrics>,
+}
+
+impl<'a> Scheduler<'a> {
+    fn start(opts: &Opts, object: &'a mut MaybeUninit<OpenObject>) -> Result<Self> {
+        try_set_rlimit_infinity();
+        let topo = Topology::new().context("cannot read the CPU topology from /sys")?;
+
+        let mut builder = BpfSkelBuilder::default();
+        builder.obj_builder.debug(opts.verbose);
+        let open_opts = opts.libbpf.clone().into_bpf_open_opts();
+        let mut skel = scx_ops_open!(builder, object, baton_ops, open_opts)?;
+        skel.struct_ops.baton_ops_mut().exit_dump_len = opts.exit_dump_len;
+
+        let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no options")?;
+        rodata.smt_active = topo.smt_enabled;
+        rodata.nr_llcs = topo.all_llcs.len().max(1) as u32;
+        if rodata.nr_llcs > baton_limits_MAX_LLCS {
+            bail!(
+                "{} last-level caches, at most {} are supported",
+                rodata.nr_llcs,
+                baton_limits_MAX_LLCS
+            );
+        }
+        for (i, llc) in topo.all_llcs.values().enumerate() {
+            for &cpu in llc.all_cpus.keys() {
+                let Some(slot) = rodata.cpu_llc.get_mut(cpu) else {
+                    bail!("CPU {cpu}: at most {} CPUs are supported", baton_limits_MAX_CPUS);
+                };
+                *slot = i as u16;
+            }
+        }
+
+        let mut skel = scx_ops_load!(skel, baton_ops, uei)?;
+        let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
+        let stats_server = StatsServer::new(stats::server_data()).launch()?;
+        info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
+        Ok(Self { skel, struct_ops, probes: None, stats_server })
+    }
+
+    /// KVM may come after us, and may go.
+    fn follow_kvm(&mut self) -> Result<()> {
+        match (kvm::is_present(), self.probes.is_some()) {
+            (true, false) => {
+                let maps = &self.skel.maps;
+                let shared: [&dyn MapCore; 5] =
+                    [&maps.vms, &maps.vm_slots_end, &maps.vm_by_kvm, &maps.tasks, &maps.stats];
+                let by_name = |name: &str| shared.into_iter().find(|m| m.name() == name);
+                self.probes = Some(kvm::Probes::attach(by_name)?);
+                info!("watching KVM");
+            }
+            (false, true) => {
+                self.probes = None;
+                info!("KVM is gone");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn metrics(&self) -> Result<Metrics> {
+        let mut sum = baton_stats { count: [0; baton_stat_BATON_NR_STATS as usize] };
+        let zero = 0u32.to_ne_bytes();
+        let per_cpu = self.skel.maps.stats.lookup_percpu(&zero, MapFlags::ANY)?;
+        for bytes in per_cpu.iter().flatten() {
+            for (total, word) in sum.count.iter_mut().zip(bytes.chunks_exact(8)) {
+                *total += u64::from_ne_bytes(word.try_into()?);
+            }
+        }
+        let (mut vms, mut vcpus) = (0, 0);
+        for slot in 1..self.vm_slots_end()? {
+            let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
+                continue;
+            };
+            if bytes.len() < size_of::<vm_ctx>() {
+                bail!("a VM's record has {} bytes, {} expected", bytes.len(), size_of::<vm_ctx>());
+            }
+            // SAFETY: plain integers of the layout that bindgen read from intf.h; the length
+            // was checked, and read_unaligned() asks for no alignment.
+            let vm = unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() };
+            if vm.kvm != 0 {
+                vms += 1;
+                vcpus += vm.nr_vcpus.max(0) as u64;
+            }
+        }
+        Ok(Metrics::new(&sum, vms, vcpus))
+    }
+
+    fn vm_slots_end(&self) -> Result<u32> {
+        let zero = 0u32.to_ne_bytes();
+        match self.skel.maps.vm_slots_end.lookup(&zero, MapFlags::ANY)? {
+            Some(bytes) => Ok(u32::from_ne_bytes(bytes.as_slice().try_into()?)),
+            None => Ok(0),
+        }
+    }
+
+    fn run(&mut self, shutdown: &AtomicBool) -> Result<UserExitInfo> {
+        let (res_ch, req_ch) = self.stats_server.channels();
+        while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
+            self.follow_kvm()?;
+            match req_ch.recv_timeout(Duration::from_secs(1)) {
+                Ok(()) => res_ch.send(self.metrics()?)?,
+                Err(e) if e.is_timeout() => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.probes = None;
+        self.struct_ops = None;
+        uei_report!(&self.skel, uei)
+    }
+}
+
+/// What to do about an exit that the scheduler itself asked for.
+fn remedy(uei: &UserExitInfo) -> Result<()> {
+    match uei.exit_code() {
+        Some(code) if code == baton_exit_EXIT_CPU_MAX as i64 => bail!(
+            "a VM's cgroup has a CPU quota, which a sched_ext scheduler would have to enforce \
+             itself and {NAME} does not yet: remove it (echo max > .../cpu.max) and start again; \
+             the kernel's scheduler is in charge"
+        ),
+        Some(code) if code == baton_exit_EXIT_CORE_SCHED as i64 => bail!(
+            "vCPU threads have core-scheduling cookies on a host with SMT, a combination that is \
+             known to deadlock under sched_ext: switch core scheduling off for them; the kernel's \
+             scheduler is in charge"
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn run() -> Result<()> {
+    let opts = Opts::parse();
+    if opts.version {
+        println!("{NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
+        return Ok(());
+    }
+    if opts.help_stats {
+        stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
+        return Ok(());
+    }
+
+    let level = if opts.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
+    simplelog::SimpleLogger::init(level, simplelog::Config::default())?;
+
+    let shutdown = Arc::new(AtomicBool::new(false));
+    let stop = shutdown.clone();
+    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
+        .context("cannot handle Ctrl-C")?;
+
+    if let Some(interval) = opts.monitor {
+        return stats::monitor(interval, shutdown);
+    }
+    refuse::unfit_host()?;
+    if let Some(interval) = opts.stats {
+        let shutdown = shutdown.clone();
+        std::thread::spawn(move || {
+            if let Err(e) = stats::monitor(interval, shutdown) {
+                log::warn!("statistics stopped: {e:#}");
+            }
+        });
+    }
+
+    loop {
+        let mut object = MaybeUninit::uninit();
+        let uei = Scheduler::start(&opts, &mut object)?.run(&shutdown)?;
+        if !uei.should_restart() {
+            return remedy(&uei);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{NAME}: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

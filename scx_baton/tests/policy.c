@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The inline functions of policy.h, given names that a linker can see. */
+#include "policy.h"
+
+u64 t_vtime_clamp(u64 vtime, u64 vnow, u64 lag)
+{
+	return vtime_clamp(vtime, vnow, lag);
+}
+
+u64 t_wake_vtime(u64 vtime, u64 vnow, u64 credit)
+{
+	return wake_vtime(vtime, vnow, credit);
+}
+
+u64 t_weighted(u64 ns, u32 weight)
+{
+	return weighted(ns, weight);
+}
+
+u64 t_vm_lag(const struct vm_ctx *vm)
+{
+	return vm_lag(vm);
+}
+
+bool t_vm_in_turn(const struct vm_ctx *vm, u64 now)
+{
+	return vm_in_turn(vm, now);
+}
+
+u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
+{
+	return vm_join_turn(vm, now);
+}
+
+bool t_vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b, u64 now)
+{
+	return vm_goes_first(a, b, now);
+}
+
+bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle,
+		   u64 ran, u64 now)
+{
+	return vm_preempts(waker, running, was_idle, ran, now);
+}
+
+bool t_kept_out(const struct task_ctx *spinner, u64 now)
+{
+	return kept_out(spinner, now);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `bpf/policy.h`, compiled natively, against naive models.
+
+#![allow(
+    dead_code,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::undocumented_unsafe_blocks
+)]
+include!(concat!(env!("OUT_DIR"), "/bpf_intf.rs"));
+
+use proptest::prelude::*;
+
+unsafe extern "C" {
+    fn t_vtime_clamp(vtime: u64, vnow: u64, lag: u64) -> u64;
+    fn t_wake_vtime(vtime: u64, vnow: u64, credit: u64) -> u64;
+    fn t_weighted(ns: u64, weight: u32) -> u64;
+    fn t_vm_lag(vm: *const vm_ctx) -> u64;
+    fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
+    fn t_vm_goes_first(a: *const vm_ctx, b: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_preempts(
+        w: *const vm_ctx,
+        r: *const vm_ctx,
+        was_idle: bool,
+        ran: u64,
+        now: u64,
+    ) -> bool;
+    fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
+}
+
+const MS: u64 = 1_000_000;
+const TURN: u64 = 12 * MS;
+
+fn vm() -> vm_ctx {
+    // SAFETY: a record of plain integers, for which all zeroes is a value.
+    let mut vm: vm_ctx = unsafe { std::mem::zeroed() };
+    vm.weight = 100;
+    vm.nr_vcpus = 2;
+    vm
+}
+
+/// A VM somewhere around `base`, in or out of its turn.
+fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
+    (0u64..200 * MS, 0u64..40 * MS, 0i32..3).prop_map(move |(vtime, started, running)| {
+        let mut vm = vm();
+        vm.vtime = base.wrapping_add(vtime);
+        vm.turn_start = base.wrapping_add(started);
+        vm.turn_end = vm.turn_start.wrapping_add(TURN);
+        vm.nr_running = running;
+        vm
+    })
+}
+
+/// A clock, also one that is about to wrap, and three VMs near it.
+fn clock_and_vms() -> impl Strategy<Value = (u64, [vm_ctx; 3])> {
+    prop_oneof![Just(0u64), Just(u64::MAX - 20 * MS), any::<u64>()].prop_flat_map(|base| {
+        let now = (40 * MS..60 * MS).prop_map(move |d| base.wrapping_add(d));
+        (now, [any_vm(base), any_vm(base), any_vm(base)])
+    })
+}
+
+fn goes_first(a: &vm_ctx, b: &vm_ctx, now: u64) -> bool {
+    unsafe { t_vm_goes_first(a, b, now) }
+}
+
+proptest! {
+    #[test]
+    fn clamp_keeps_within_the_lag(base: u64, d in -1_000_000_000i64..1_000_000_000, lag in 1u64..500_000_000) {
+        let vtime = base.wrapping_add_signed(d);
+        let clamped = unsafe { t_vtime_clamp(vtime, base, lag) };
+        let naive = d.clamp(-(lag as i64), lag as i64);
+        prop_assert_eq!(clamped.wrapping_sub(base) as i64, naive);
+        prop_assert_eq!(unsafe { t_vtime_clamp(clamped, base, lag) }, clamped);
+    }
+
+    #[test]
+    fn a_sleeper_keeps_its_credit_and_no_more(base: u64, d in -1_000_000_000i64..1_000_000_000, credit in 0u64..50_000_000) {
+        let woken = unsafe { t_wake_vtime(base.wrapping_add_signed(d), base, credit) };
+        prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
+    }
+
+    /// Who goes first is an order: nobody before himself, no cycles of two or three.
+    #[test]
+    fn goes_first_is_a_strict_order((now, [a, b, c]) in clock_and_vms()) {
+        prop_assert!(!goes_first(&a, &a, now));
+        prop_assert!(!(goes_first(&a, &b, now) && goes_first(&b, &a, now)));
+        if goes_first(&a, &b, now) && goes_first(&b, &c, now) {
+            prop_assert!(goes_first(&a, &c, now));
+        }
+    }
+
+    /// A VM in its turn goes before one that is not, whatever they have used.
+    #[test]
+    fn a_turn_goes_before_no_turn((now, [a, b, _]) in clock_and_vms()) {
+        let in_turn = |v: &vm_ctx| unsafe { t_vm_in_turn(v, now) };
+        if in_turn(&a) && !in_turn(&b) {
+            prop_assert!(goes_first(&a, &b, now));
+        }
+    }
+
+    /// Two VMs in their turns can not take a pCPU from each other in a circle, and nobody
+    /// is preempted within the protected millisecond.
+    #[test]
+    fn preemption_has_no_circle((now, [a, b, _]) in clock_and_vms(), ran in 0u64..20 * MS) {
+        let preempts = |w, r| unsafe { t_vm_preempts(w, r, false, ran, now) };
+        let from_idle = unsafe { t_vm_preempts(&a, &b, true, ran, now) };
+        prop_assert!(!(preempts(&a, &b) && preempts(&b, &a)));
+        prop_assert!(!preempts(&a, &a));
+        if ran < MS {
+            prop_assert!(!preempts(&a, &b) && !from_idle);
+        }
+    }
+
+    /// Siblings that start inside a turn end with it; the next turn is a whole one.
+    #[test]
+    fn siblings_end_together((now, [mut a, _, _]) in clock_and_vms(), later in 0u64..9 * MS) {
+        let first = unsafe { t_vm_join_turn(&mut a, now) };
+        a.nr_running = 1;
+        prop_assert!(first.wrapping_sub(now) <= TURN);
+        if first.wrapping_sub(now) > later + 2 * MS {
+            prop_assert_eq!(unsafe { t_vm_join_turn(&mut a, now.wrapping_add(later)) }, first);
+        }
+        let next = unsafe { t_vm_join_turn(&mut a, first) };
+        prop_assert_eq!(next, first.wrapping_add(TURN));
+    }
+
+    /// Turn by turn, VMs that always want the CPU share it by weight.
+    #[test]
+    fn shares_follow_weights(weights in prop::collection::vec(10u32..1000, 2..6)) {
+        let mut vms: Vec<vm_ctx> = weights.iter().map(|&w| vm_ctx { weight: w, ..vm() }).collect();
+        let mut used = vec![0u64; vms.len()];
+        let mut vnow = 0;
+        for _ in 0..40_000 {
+            let mut best = 0;
+            for i in 1..vms.len() {
+                if goes_first(&vms[i], &vms[best], 0) {
+                    best = i;
+                }
+            }
+            vnow = vnow.max(vms[best].vtime);
+            used[best] += 2 * TURN;
+            let v = &mut vms[best];
+            v.vtime += unsafe { t_weighted(2 * TURN, v.weight) };
+            for v in &mut vms {
+                v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_lag(v)) };
+            }
+        }
+        let all: u64 = used.iter().sum();
+        let weight: u32 = weights.iter().sum();
+        for (u, w) in used.iter().zip(&weights) {
+            let (got, due) = (*u as f64 / all as f64, f64::from(*w) / f64::from(weight));
+            prop_assert!((got / due - 1.0).abs() < 0.02, "weight {} of {}: {} instead of {}", w, weight, got, due);
+        }
+    }
+
+    #[test]
+    fn a_spinner_is_kept_out_for_a_while_only(now: u64, until in -10_000_000i64..10_000_000, pid: i32) {
+        // SAFETY: as in vm().
+        let mut t: task_ctx = unsafe { std::mem::zeroed() };
+        t.wait_for = pid;
+        t.kept_until = now.wrapping_add_signed(until);
+        prop_assert_eq!(unsafe { t_kept_out(&t, now) }, pid != 0 && until > 0);
+    }
+}
