@@ -66,7 +66,8 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 				weight = weight * c->weight / WEIGHT_DFL;
 				if (c->has_quota && vm)
 					scx_bpf_exit(EXIT_CPU_MAX,
-						     "vCPU thread %s[%d] is in a cgroup with cpu.max set",
+						     "vCPU thread %s[%d] is in a cgroup with "
+						     "cpu.max set",
 						     p->comm, p->pid);
 			}
 			bpf_cgroup_release(above);
@@ -111,8 +112,8 @@ static void charge(struct task_ctx *t, u64 now)
 
 	t->run_at = now;
 	if (!vm) {
-		t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
-				       host_lag(t->weight));
+		t->vtime =
+			vtime_clamp(t->vtime + weighted(ran, t->weight), vnow, host_lag(t->weight));
 		return;
 	}
 	t->vtime += ran;
@@ -120,6 +121,18 @@ static void charge(struct task_ctx *t, u64 now)
 		stat_add(STAT_BOOST_NS, ran);
 	__sync_fetch_and_add(&vm->vtime, weighted(ran, vm->weight));
 	vm->vtime = vtime_clamp(vm->vtime, vnow, vm_lag(vm));
+}
+
+/* A sleeper comes back: what it may keep of the time that it did not use is limited. */
+static void wake(struct task_ctx *t, struct vm_ctx *vm)
+{
+	if (!vm) {
+		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
+		return;
+	}
+	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
+	if (vm->nr_running <= 0 && vm->nr_queued <= 0)
+		vm->vtime = wake_vtime(vm->vtime, vnow, VM_CREDIT_NS);
 }
 
 #endif /* BATON_ACCOUNT_BPF_H */

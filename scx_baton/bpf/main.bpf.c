@@ -14,6 +14,7 @@ UEI_DEFINE(uei);
 s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm;
 	s32 cpu;
 
 	if (!t)
@@ -21,7 +22,9 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)
 		return prev_cpu;
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_of(vm_of(t), scx_bpf_now()), 0);
+	vm = vm_of(t);
+	wake(t, vm);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_of(vm, scx_bpf_now()), 0);
 	return cpu;
 }
 
@@ -38,24 +41,6 @@ void BPF_STRUCT_OPS(baton_enqueue, struct task_struct *p, u64 enq_flags)
 void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
 {
 	pick_next(cpu, prev);
-}
-
-/* A sleeper comes back: what it may keep of the time that it did not use is limited. */
-void BPF_STRUCT_OPS(baton_runnable, struct task_struct *p, u64 enq_flags)
-{
-	struct task_ctx *t = task_ctx(p);
-	struct vm_ctx *vm;
-
-	if (!t || !(enq_flags & SCX_ENQ_WAKEUP))
-		return;
-	vm = vm_of(t);
-	if (!vm) {
-		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
-		return;
-	}
-	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
-	if (!vm->nr_running && !vm->nr_queued)
-		vm->vtime = wake_vtime(vm->vtime, vnow, VM_CREDIT_NS);
 }
 
 void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
@@ -130,14 +115,6 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 }
 
-void BPF_STRUCT_OPS(baton_quiescent, struct task_struct *p, u64 deq_flags)
-{
-	struct task_ctx *t = task_ctx(p);
-
-	if (t)
-		leave_queue(t);
-}
-
 /*
  * KVM, on behalf of a spinning vCPU (@from, which runs here), asks to run @to instead.
  * Both runqueues are locked, so the choice is noted here and made in dispatch().
@@ -203,6 +180,15 @@ void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
 		t->vtime = vnow;
 		t->weight_gen = 0;
 	}
+}
+
+/* Off to another scheduling class, perhaps out of our queue. */
+void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
+{
+	struct task_ctx *t = task_ctx(p);
+
+	if (t)
+		leave_queue(t);
 }
 
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
@@ -312,27 +298,28 @@ void BPF_STRUCT_OPS(baton_exit, struct scx_exit_info *ei)
 	UEI_RECORD(uei, ei);
 }
 
+// clang-format off
 SCX_OPS_DEFINE(baton_ops,
-	       .select_cpu		= (void *)baton_select_cpu,
-	       .enqueue			= (void *)baton_enqueue,
-	       .dispatch		= (void *)baton_dispatch,
-	       .runnable		= (void *)baton_runnable,
-	       .running			= (void *)baton_running,
-	       .tick			= (void *)baton_tick,
-	       .stopping		= (void *)baton_stopping,
-	       .quiescent		= (void *)baton_quiescent,
-	       .yield			= (void *)baton_yield,
-	       .init_task		= (void *)baton_init_task,
-	       .enable			= (void *)baton_enable,
-	       .exit_task		= (void *)baton_exit_task,
-	       .set_weight		= (void *)baton_set_weight,
-	       .cgroup_init		= (void *)baton_cgroup_init,
-	       .cgroup_move		= (void *)baton_cgroup_move,
-	       .cgroup_set_weight	= (void *)baton_cgroup_set_weight,
-	       .cgroup_set_bandwidth	= (void *)baton_cgroup_set_bandwidth,
-	       .cpu_online		= (void *)baton_cpu_online,
-	       .cpu_offline		= (void *)baton_cpu_offline,
-	       .init			= (void *)baton_init,
-	       .exit			= (void *)baton_exit,
-	       .timeout_ms		= 5000,
-	       .name			= "baton");
+	       .select_cpu = (void *)baton_select_cpu,
+	       .enqueue = (void *)baton_enqueue,
+	       .dispatch = (void *)baton_dispatch,
+	       .running = (void *)baton_running,
+	       .tick = (void *)baton_tick,
+	       .stopping = (void *)baton_stopping,
+	       .disable = (void *)baton_disable,
+	       .yield = (void *)baton_yield,
+	       .init_task = (void *)baton_init_task,
+	       .enable = (void *)baton_enable,
+	       .exit_task = (void *)baton_exit_task,
+	       .set_weight = (void *)baton_set_weight,
+	       .cgroup_init = (void *)baton_cgroup_init,
+	       .cgroup_move = (void *)baton_cgroup_move,
+	       .cgroup_set_weight = (void *)baton_cgroup_set_weight,
+	       .cgroup_set_bandwidth = (void *)baton_cgroup_set_bandwidth,
+	       .cpu_online = (void *)baton_cpu_online,
+	       .cpu_offline = (void *)baton_cpu_offline,
+	       .init = (void *)baton_init,
+	       .exit = (void *)baton_exit,
+	       .timeout_ms = 5000,
+	       .name = "baton");
+// clang-format on

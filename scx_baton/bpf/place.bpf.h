@@ -88,11 +88,11 @@ static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool w
 		running = vm_slot(c->vm);
 		if (!running)
 			return false;
-		return vm ? vm_preempts(vm, running, was_idle, now - c->since, now) :
-			    host_goes_first(vtime, running->vtime, vnow);
+		return vm ? vm_preempts(vm, running, was_idle, now - c->since, now)
+			  : host_goes_first(vtime, running->vtime, vnow);
 	case RUNS_HOST:
-		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime) :
-			    host_preempts_host(vtime, c->host_vtime);
+		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime)
+			  : host_preempts_host(vtime, c->host_vtime);
 	default:
 		return false;
 	}
@@ -165,6 +165,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	s32 cpu = scx_bpf_task_cpu(p);
 
 	refresh_weight(p, t, vm);
+	if (enq_flags & SCX_ENQ_WAKEUP)
+		wake(t, vm);
 
 	/* Bound kernel threads are part of the kernel's own machinery: at once, and first. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
@@ -176,8 +178,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	/* select_cpu() has looked for an idle pCPU already, where it ran. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
-		s32 idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY) :
-					 scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		s32 idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY)
+				       : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 
 		if (idle >= 0) {
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, slice_of(vm, now),

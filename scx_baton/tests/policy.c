@@ -37,8 +37,8 @@ bool t_vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b, u64 now)
 	return vm_goes_first(a, b, now);
 }
 
-bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle,
-		   u64 ran, u64 now)
+bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle, u64 ran,
+		   u64 now)
 {
 	return vm_preempts(waker, running, was_idle, ran, now);
 }

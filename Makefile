@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# make demo    boot a KVM host in emulation, run guests under several schedulers, print who got what
+# make test    everything that proves that it works
+# ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
+
+# The BPF side needs clang 17 or later; the newest versioned one is taken.
+BPF_CLANG ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-$$v && break; done || echo clang)
+CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
+export BPF_CLANG
+
+CARGO ?= cargo
+BATON = target/release/baton
+C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c)
+
+.PHONY: all setup build demo test test-kernels lint fmt unit-test host-test clean
+all: build
+
+setup:
+	@tools/setup
+
+build: setup
+	@echo "building (the first time takes a few minutes)"
+	@$(CARGO) build --release --workspace --quiet
+
+demo: build
+	@$(BATON) demo $(ARGS)
+
+test: lint unit-test host-test
+
+# The kernels with sched_ext that the mirror offers, one after the other.
+test-kernels: build
+	@for series in $$($(BATON) testbed kernels); do \
+		echo "== Linux $$series"; \
+		BATON_KERNEL_SERIES=$$series $(MAKE) --no-print-directory host-test || exit 1; \
+	done
+
+lint: setup
+	@echo "checking format and lints"
+	@$(CARGO) fmt --all --check
+	@$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
+	@$(CARGO) clippy --workspace --all-targets --release --quiet -- -D warnings
+
+unit-test: setup
+	@echo "unit tests"
+	@$(CARGO) test --workspace --release --quiet
+
+# Boots emulated KVM hosts, one at a time: two pCPUs are all that a small machine has.
+host-test: build
+	@echo "tests on an emulated KVM host (a few minutes)"
+	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=1 --nocapture
+
+fmt:
+	@$(CARGO) fmt --all
+	@$(CLANG_FORMAT) -i $(C_FILES)
+
+clean:
+	@$(CARGO) clean
