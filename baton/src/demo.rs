@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `baton demo`: who gets how much work done on a host with twice as many vCPUs as CPUs.
+
+use baton_testbed::experiment::{Experiment, Scheduler, Workload, builtin_workloads};
+use baton_testbed::plan::KERNEL_SCHEDULER;
+use clap::Args;
+
+use crate::ab::{Outputs, measure};
+use crate::peers::PEERS;
+use crate::testbed::HostArgs;
+
+/// Six seconds hold a thousand slices and ten completions of the slowest workload.
+const SECONDS: f64 = 6.0;
+const QUICK_SECONDS: f64 = 4.0;
+const QUICK_WORKLOADS: [&str; 2] = ["barrier", "shootdown"];
+
+/// Boots an emulated KVM host, runs Linux guests on it under the kernel's own scheduler and under
+/// scx_baton, and shows how much work each got done.
+#[derive(Args)]
+pub struct Demo {
+    /// Two workloads only, and shorter runs
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    outputs: Outputs,
+    /// Interleaved repetitions of everything
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repetitions: u32,
+    /// Length of one run [default: 6, with --quick 4]
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Guests, with two vCPUs each
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    vms: u32,
+    /// barrier, barrier-pause, shootdown, hackbench, pbzip2 [default: all, with --quick barrier
+    /// and shootdown]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// eevdf (the kernel's own), scx_baton, or any sched_ext scheduler's program [default: these
+    /// two, with --peers also scx_bpfland and scx_flash]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    schedulers: Vec<String>,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// Returns the exit status.
+pub fn main(demo: Demo) -> i32 {
+    let options = demo.host.options();
+    let mut schedulers = demo.schedulers;
+    if schedulers.is_empty() {
+        schedulers.push(KERNEL_SCHEDULER.to_string());
+        if demo.outputs.peers {
+            schedulers.extend(PEERS.map(String::from));
+        }
+        schedulers.push("scx_baton".to_string());
+    }
+    let mut workloads = demo.workloads;
+    if workloads.is_empty() {
+        let names = if demo.quick { QUICK_WORKLOADS.to_vec() } else { builtin_workloads() };
+        workloads = names.into_iter().map(String::from).collect();
+    }
+    let seconds = demo.seconds.unwrap_or(if demo.quick { QUICK_SECONDS } else { SECONDS });
+    let experiment = Experiment {
+        pcpus: options.pcpus,
+        vms: demo.vms,
+        vcpus_per_vm: 2,
+        vm_mem_mib: 256,
+        weights: Vec::new(),
+        repetitions: demo.repetitions,
+        seconds,
+        schedulers: schedulers.into_iter().map(Scheduler::Name).collect(),
+        workloads: workloads.iter().map(|name| Workload::builtin(name)).collect(),
+    };
+    measure(&experiment, options, &demo.outputs)
+}

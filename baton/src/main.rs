@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The command line of Baton's tools.
+
+mod ab;
+mod chart;
+mod demo;
+mod peers;
+mod progress;
+mod results;
+mod table;
+mod testbed;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tools around scx_baton, the scheduler for KVM hosts with more vCPUs than CPUs.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+#[derive(Subcommand)]
+enum Tool {
+    /// Show what Baton is for: real guests on an emulated KVM host, under several schedulers
+    Demo(Box<demo::Demo>),
+    /// An emulated KVM host, booted in seconds, to run things on
+    #[command(subcommand)]
+    Testbed(testbed::Testbed),
+}
+
+fn main() -> ExitCode {
+    let status = match Cli::parse().tool {
+        Tool::Demo(demo) => demo::main(*demo),
+        Tool::Testbed(what) => testbed::main(what),
+    };
+    ExitCode::from(status as u8)
+}

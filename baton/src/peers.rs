@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Public sched_ext schedulers to compare with: where they are found, and how they get there.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Those that `--peers` compares with: general schedulers that people run on hosts.
+pub const PEERS: [&str; 2] = ["scx_bpfland", "scx_flash"];
+
+/// Finds a scheduler's program: as a path if it is one, in PATH, beside this program, in the bin of
+/// the directory `peers`.
+pub fn find(program: &str, peers: &Path) -> Result<PathBuf> {
+    if program.contains('/') {
+        let path = PathBuf::from(program);
+        if !path.is_file() {
+            bail!("scheduler {program} does not exist");
+        }
+        return Ok(path);
+    }
+    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = env::split_paths(&path).chain(beside).chain([peers.join("bin")]);
+    places.find_map(|dir| Some(dir.join(program)).filter(|file| file.is_file())).with_context(
+        || {
+            format!(
+                "scheduler {program} is not on this machine; --peers installs the public ones, or: \
+             cargo install --locked {program} --root {} (with BPF_CLANG=clang-19 or so if there \
+             is no plain clang)",
+                peers.display()
+            )
+        },
+    )
+}
+
+/// Builds and installs those of the schedulers that are missing, into the directory `peers`.
+pub fn install(programs: &[&str], peers: &Path) -> Result<()> {
+    let missing: Vec<&str> =
+        programs.iter().copied().filter(|program| find(program, peers).is_err()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("building {} (once; a few minutes each)", missing.join(" and "));
+    let build = peers.join("build");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["install", "--locked", "--root"]).arg(peers).args(&missing);
+    // One build folder for all: they share most of their dependencies.
+    cargo.env("CARGO_TARGET_DIR", &build).current_dir(peers);
+    if let Some(clang) = bpf_clang()? {
+        cargo.env("BPF_CLANG", clang);
+    }
+    let status =
+        cargo.status().context("cannot start cargo; install Rust, or leave out --peers")?;
+    // Large, and of no use once the programs are there.
+    let _ = fs::remove_dir_all(&build);
+    if !status.success() {
+        bail!("building {} failed ({status}); cargo's messages are above", missing.join(" and "));
+    }
+    Ok(())
+}
+
+/// What to tell the build about the BPF compiler; `None` if it finds one by itself.
+fn bpf_clang() -> Result<Option<PathBuf>> {
+    if env::var_os("BPF_CLANG").is_some() || in_path("clang").is_some() {
+        return Ok(None);
+    }
+    // Distributions that have several install them under their number; 16 is the oldest that scx
+    // schedulers build with.
+    let newest = (16..40).rev().find_map(|version| in_path(&format!("clang-{version}")));
+    match newest {
+        Some(clang) => Ok(Some(clang)),
+        None => bail!("no clang to build schedulers with; install clang 16 or later"),
+    }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_scheduler_is_named_with_the_remedy() {
+        let error = find("scx_no_such", Path::new("/nonexistent")).unwrap_err().to_string();
+        assert!(error.contains("scx_no_such") && error.contains("cargo install"), "{error}");
+        assert!(find("./no/such", Path::new("/nonexistent")).is_err());
+        assert!(find("sh", Path::new("/nonexistent")).is_ok());
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A report as text.
+
+use std::fmt::Write;
+
+use crate::results::{Cell, Figures, Report, Row};
+
+const HEAD: [&str; 7] =
+    ["", "median", "spread", "of the ideal (range)", "Jain", "PLE exits", "× EEVDF [95 %]"];
+
+/// The whole report; ends with a line break.
+pub fn render(report: &Report) -> String {
+    let mut out = String::new();
+    for row in &report.workloads {
+        let mut lines = vec![HEAD.map(String::from)];
+        lines.extend(row.schedulers.iter().filter_map(|(name, cell)| match cell {
+            Cell::Figures(figures) => Some(line(name, figures)),
+            Cell::Failed { .. } => None,
+        }));
+        let _ = writeln!(out, "{}", title(report, row));
+        align(&mut out, &lines);
+        for (name, cell) in &row.schedulers {
+            let _ = match cell {
+                Cell::Failed { error, .. } => writeln!(out, "  {name}: {error}"),
+                Cell::Figures(figures) if figures.failed_runs > 0 => writeln!(
+                    out,
+                    "  {name}: {} of {} runs failed",
+                    figures.failed_runs,
+                    figures.runs.len()
+                ),
+                Cell::Figures(_) => Ok(()),
+            };
+        }
+        out.push('\n');
+    }
+    let _ = writeln!(out, "{}", footer(report));
+    out
+}
+
+fn title(report: &Report, row: &Row) -> String {
+    let ideal = row.ideal.map(|ideal| format!("; ideal {}", figure(ideal))).unwrap_or_default();
+    format!("{}, {} ({}{ideal})", row.name, report.place(row), row.unit)
+}
+
+fn line(name: &str, figures: &Figures) -> [String; 7] {
+    let none = || "–".to_string();
+    let percent = |share: f64| format!("{:.0}", share * 100.0);
+    let share = match (figures.of_ideal, figures.of_ideal_min, figures.of_ideal_max) {
+        (Some(of), Some(min), Some(max)) => {
+            format!("{} % ({}–{})", percent(of), percent(min), percent(max))
+        }
+        _ => none(),
+    };
+    let versus = figures.vs_eevdf.map_or_else(none, |versus| match (versus.low, versus.high) {
+        (Some(low), Some(high)) => {
+            format!("{} [{}, {}]", figure(versus.ratio), figure(low), figure(high))
+        }
+        _ => figure(versus.ratio),
+    });
+    [
+        name.to_string(),
+        figure(figures.total),
+        format!("{} %", percent(figures.spread)),
+        share,
+        figures.jain.map_or_else(none, |jain| format!("{jain:.3}")),
+        figures.ple_exits.map_or_else(none, thousands),
+        versus,
+    ]
+}
+
+/// Names to the left, figures to the right.
+fn align(out: &mut String, lines: &[[String; 7]]) {
+    let width = |column: usize| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+    };
+    for line in lines {
+        let _ = write!(out, "  {:<1$}", line[0], width(0));
+        for (column, text) in line.iter().enumerate().skip(1) {
+            let _ = write!(out, "  {text:>0$}", width(column));
+        }
+        out.push('\n');
+    }
+}
+
+fn footer(report: &Report) -> String {
+    let kernel = if report.kernel.is_empty() { "unknown" } else { &report.kernel };
+    let partial = if report.complete { "" } else { " The experiment did not get to its end." };
+    format!(
+        "Measured on an emulated host (kernel {kernel}, {} pCPUs, {} vCPUs a VM, {} s a run, \
+         {} interleaved repetitions):\nthe schedulers can be compared with each other, the rates \
+         are not those of real hardware.{partial}",
+        report.pcpus, report.vcpus_per_vm, report.seconds, report.repetitions
+    )
+}
+
+/// Three digits, or all before the point.
+fn figure(value: f64) -> String {
+    match value.abs() {
+        99.95.. => thousands(value),
+        9.995.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// Whole, with a comma between thousands.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) && !out.ends_with('-') {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::sample;
+
+    #[test]
+    fn figures_are_short() {
+        for (value, text) in [
+            (0.0, "0.00"),
+            (1.234, "1.23"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (1234.5, "1,234"),
+            (1234567.0, "1,234,567"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn every_scheduler_has_its_line() {
+        let text = render(&sample());
+        assert!(text.contains("barrier, 2 VMs (rounds/s; ideal 1,500)"), "{text}");
+        assert!(text.contains("90 % (90–90)"), "{text}");
+        assert!(text.contains("2.25 [2.25, 2.25]"), "{text}");
+        assert!(text.contains("scx_bad: hung: RCU stall"), "{text}");
+        assert!(text.contains("pbzip2, on the host"), "{text}");
+        assert!(text.contains("emulated"), "{text}");
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `baton testbed`: an emulated KVM host to run things on.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use baton_testbed::cache::Cache;
+use baton_testbed::host::{Exec, Host, HostError, HostOptions, Source, Stream};
+use baton_testbed::interrupt;
+use baton_testbed::kernel::{self, Series};
+use clap::{Args, Subcommand};
+
+/// Exit statuses of our own, as timeout(1) and env(1) have them.
+const LATE: i32 = 124;
+const TROUBLE: i32 = 125;
+/// 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
+/// 128 + SIGPIPE: nobody reads our output any more.
+const UNREAD: i32 = 141;
+
+#[derive(Subcommand)]
+pub enum Testbed {
+    /// Run a command on the host and pass on its output and exit status
+    #[command(after_help = RUN_HELP)]
+    Run(Run),
+    /// A shell on the host
+    #[command(after_help = SHELL_HELP)]
+    Shell(HostArgs),
+    /// Compare schedulers: an experiment from a file
+    Ab(Box<crate::ab::Ab>),
+    /// Fetch and list the kernels with sched_ext that Debian offers now
+    Kernels,
+}
+
+const RUN_HELP: &str = "\
+The host has busybox, qemu-system-x86_64 with a kernel and an initramfs for its guests in /guest, \
+hackbench, pbzip2, baton and scx_baton.
+
+Exit status: the command's; 124 after --timeout; 125 when the host fails (the message tells why \
+and where its console log is); 130 after Ctrl-C.
+
+What is fetched stays in $BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton.
+
+Example: baton testbed run -- sh -c 'uname -r; ls -l /dev/kvm'";
+
+const SHELL_HELP: &str = "Ends with 'exit' or Ctrl-D.";
+
+/// Which host to boot.
+#[derive(Args)]
+pub struct HostArgs {
+    /// CPUs of the host
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
+    pcpus: u32,
+    /// Memory of the host in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1024..))]
+    mem: u32,
+    /// Debian's kernel of this series, such as 7.3 [default: the newest with sched_ext]
+    #[arg(long, value_name = "SERIES", conflicts_with = "kernel")]
+    kernel_series: Option<Series>,
+    /// A kernel of your own: the bzImage
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// The modules of --kernel: its lib/modules/RELEASE
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    modules: Option<PathBuf>,
+    /// A qemu-system-x86_64 of your own, version 10 or later
+    #[arg(long, value_name = "FILE")]
+    qemu: Option<PathBuf>,
+    /// One more program for the host's /bin; may be given again
+    #[arg(long = "bin", value_name = "FILE")]
+    bins: Vec<PathBuf>,
+    /// Boot also a kernel that lacks sched_ext, BTF or KVM
+    #[arg(long)]
+    any_kernel: bool,
+    /// Do not load KVM ('baton-agent insmod FILE' on the host does, from /lib/modules)
+    #[arg(long)]
+    without_kvm: bool,
+    /// Show the host's console on standard error
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl HostArgs {
+    pub fn options(self) -> HostOptions {
+        HostOptions {
+            pcpus: self.pcpus,
+            mem_mib: self.mem,
+            source: Source {
+                series: self.kernel_series,
+                kernel: self.kernel,
+                modules: self.modules,
+                qemu: self.qemu,
+            },
+            extra_bins: self.bins,
+            verbose: self.verbose,
+            any_kernel: self.any_kernel,
+            without_kvm: self.without_kvm,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    host: HostArgs,
+    /// Seconds after which the command is ended
+    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// Returns the exit status.
+pub fn main(what: Testbed) -> i32 {
+    let done = match what {
+        Testbed::Run(run) => self::run(run),
+        Testbed::Ab(ab) => return crate::ab::main(*ab),
+        Testbed::Shell(host) => Host::boot(&host.options()).and_then(|mut host| host.shell()),
+        Testbed::Kernels => kernels().map_err(HostError::from),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("baton: {error}");
+        match error {
+            HostError::Deadline { .. } => LATE,
+            HostError::Interrupted => INTERRUPTED,
+            _ => TROUBLE,
+        }
+    })
+}
+
+fn run(run: Run) -> Result<i32, HostError> {
+    let command = Exec::new(run.command, Duration::from_secs(run.timeout));
+    let mut host = Host::boot(&run.host.options())?;
+    let status = host.attach(&command, &mut |stream, bytes| {
+        let written = match stream {
+            Stream::Out => write(io::stdout(), bytes),
+            Stream::Err => write(io::stderr(), bytes),
+        };
+        // The host goes with us: the kernel sees to that.
+        if written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+            std::process::exit(UNREAD);
+        }
+    })?;
+    Ok(status)
+}
+
+fn write(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
+}
+
+fn kernels() -> Result<i32> {
+    interrupt::install();
+    for (series, version) in kernel::series_on_offer(&Cache::open()?)? {
+        println!("{series}  Debian {version}");
+    }
+    Ok(0)
+}

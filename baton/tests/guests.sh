@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# Guests by hand, for the tests in host.rs; runs in the emulated host's busybox shell.
+#
+#   vm NAME [QEMU OPTIONS]      starts a guest in the cgroup NAME and waits until it is up
+#   work NAME SECONDS WORKLOAD  has it run a workload, in the background
+#   rate NAME                   the rate it reported last (waits for it)
+#   baton [OPTIONS]             starts scx_baton and waits until it is in charge
+
+RUN=/run/guests
+mkdir -p $RUN
+
+fail() { echo "FAIL: $*"; exit 1; }
+
+# Waits until a command succeeds; emulated time is slow, so every wait is long.
+until_true() {
+	tries=0
+	until eval "$1"; do
+		tries=$((tries + 1))
+		[ $tries -lt 300 ] || fail "timed out waiting for: $1"
+		sleep 0.2
+	done
+}
+
+vm() {
+	name=$1
+	shift
+	rm -f $RUN/$name.in
+	mkfifo $RUN/$name.in
+	: >$RUN/$name.log
+	mkdir -p /sys/fs/cgroup/$name
+	(
+		echo 0 >/sys/fs/cgroup/$name/cgroup.procs
+		exec "$@" qemu-system-x86_64 -accel kvm -cpu host -M microvm,rtc=on -nodefaults \
+			-no-user-config -display none -no-reboot -name "$name,debug-threads=on" \
+			-smp ${VCPUS:-2} -m 192 -kernel /guest/bzImage -initrd /guest/initrd \
+			-append "console=ttyS0 quiet noxsave mitigations=off reboot=t panic=-1 rdinit=/init" \
+			-chardev stdio,id=console,signal=off -serial chardev:console \
+			<>$RUN/$name.in >$RUN/$name.log 2>$RUN/$name.err
+	) &
+	eval "pid_$name=$!"
+	until_true "grep -q '@baton up' $RUN/$name.log"
+}
+
+pid_of() { eval "echo \$pid_$1"; }
+
+work() {
+	name=$1 seconds=$2
+	shift 2
+	words=
+	for word in "$@"; do words="$words,\"$word\""; done
+	: >$RUN/$name.log
+	echo "@run 1 [\"baton-agent\",\"work\",\"--seconds\",\"$seconds\"$words]" >$RUN/$name.in
+}
+
+rate() {
+	until_true "grep -q '@baton \(done\|fail\) 1' $RUN/$1.log"
+	sed -n 's/.*@baton done 1 .*"rate":\([0-9.]*\).*/\1/p' $RUN/$1.log
+}
+
+state() { cat /sys/kernel/sched_ext/state; }
+
+baton() {
+	scx_baton "$@" >/run/baton.out 2>/run/baton.err &
+	baton_pid=$!
+	until_true '[ "$(state)" = enabled ] && grep -q "${BATON_READY:-watching KVM}" /run/baton.err'
+}
+
+# One line of statistics; what happened during the last two seconds.
+stats() { timeout 30 scx_baton --monitor 2 2>/dev/null | head -n 1; }
+
+stop_baton() {
+	kill -INT $baton_pid
+	wait $baton_pid
+}
+
+# vCPU threads of a guest.
+vcpus() { grep -l '^CPU [0-9]*/KVM' /proc/$(pid_of $1)/task/*/comm | sed 's#.*/task/\([0-9]*\)/comm#\1#'; }

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! scx_baton on a real kernel with real KVM and real guests, in the emulated host. Run by
+//! `make test`; `BATON_KERNEL_SERIES` chooses the kernel. What is asserted is order and
+//! correctness: emulated time is no measure.
+
+use baton_testbed::host::{Exec, Host, HostOptions, Stream};
+use std::collections::HashMap;
+use std::time::Duration;
+
+const GUESTS: &str = include_str!("guests.sh");
+
+/// Boots a host, runs `script` after guests.sh, and returns what it printed. Lines `key=value`
+/// are the script's findings; the script must end with status 0.
+fn on_host(options: HostOptions, script: &str) -> Findings {
+    let mut host = Host::boot(&options).unwrap_or_else(|e| panic!("{e}"));
+    let text = format!("{GUESTS}\n{script}\n");
+    let cmd = Exec::new(["sh", "-c", &text], Duration::from_secs(300));
+    let mut out = Vec::new();
+    let status = host
+        .exec(&cmd, &mut |stream, bytes| {
+            if stream == Stream::Out {
+                out.extend_from_slice(bytes);
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", String::from_utf8_lossy(&out)));
+    let out = String::from_utf8_lossy(&out).into_owned();
+    assert_eq!(status, 0, "the script failed:\n{out}{}", logs(&mut host));
+    Findings { out }
+}
+
+/// What the scheduler and the kernel said, for the report of a failure.
+fn logs(host: &mut Host) -> String {
+    let mut text = String::new();
+    let cmd = Exec::new(
+        ["sh", "-c", "tail -n 20 /run/baton.err /run/baton.out; dmesg | tail -n 20"],
+        Duration::from_secs(30),
+    );
+    // A host that is gone has nothing to add.
+    let _ = host.exec(&cmd, &mut |_, bytes| text.push_str(&String::from_utf8_lossy(bytes)));
+    text
+}
+
+struct Findings {
+    out: String,
+}
+
+impl Findings {
+    fn text(&self, key: &str) -> &str {
+        let found = self.out.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('='));
+        found.unwrap_or_else(|| panic!("no {key}= in:\n{}", self.out)).trim()
+    }
+
+    fn number(&self, key: &str) -> f64 {
+        let text = self.text(key);
+        text.parse().unwrap_or_else(|_| panic!("{key}={text} is no number:\n{}", self.out))
+    }
+
+    /// A line of `scx_baton --monitor`, as names and numbers.
+    fn stats(&self, key: &str) -> HashMap<String, f64> {
+        let words: Vec<&str> = self.text(key).split_whitespace().collect();
+        let mut stats = HashMap::new();
+        let mut name = Vec::new();
+        for word in words {
+            match word.parse::<f64>() {
+                Ok(value) => {
+                    stats.insert(name.join(" "), value);
+                    name.clear();
+                }
+                Err(_) if word == "|" || word.ends_with(':') || word.starts_with('[') => {
+                    name.clear()
+                }
+                Err(_) => name.push(word),
+            }
+        }
+        stats
+    }
+}
+
+fn host() -> HostOptions {
+    let mut options = HostOptions::default();
+    if let Ok(series) = std::env::var("BATON_KERNEL_SERIES") {
+        options.source.series = Some(series.parse().expect("BATON_KERNEL_SERIES"));
+    }
+    options
+}
+
+#[test]
+fn finds_vms_and_forgets_them() {
+    let found = on_host(
+        host(),
+        r#"
+        vm early
+        baton
+        echo "ops=$(cat /sys/kernel/sched_ext/root/ops)"
+        work early 4 barrier; rate early >/dev/null
+        echo "one=$(stats)"
+        vm late
+        echo "two=$(stats)"
+        kill -9 $(pid_of early); sleep 1
+        echo "gone=$(stats)"
+        kill -9 $(pid_of late); sleep 1
+        echo "none=$(stats)"
+        stop_baton; echo "status=$?"
+        echo "state=$(state)"
+        "#,
+    );
+    assert!(found.text("ops").starts_with("baton"), "{}", found.out);
+    for (key, vms) in [("one", 1.0), ("two", 2.0), ("gone", 1.0), ("none", 0.0)] {
+        let stats = found.stats(key);
+        assert_eq!((stats["VMs"], stats["vCPUs"]), (vms, 2.0 * vms), "{key}: {}", found.out);
+    }
+    assert_eq!(found.number("status"), 0.0);
+    assert_eq!(found.text("state"), "disabled");
+}
+
+/// Both vCPUs on one pCPU, so that a barrier round needs both of them in turn. Without the yield
+/// each round would take a slice, and a tick of 4 ms at the least; with it, an exit.
+#[test]
+fn a_directed_yield_moves_the_cpu_to_the_sibling() {
+    let found = on_host(
+        host(),
+        r#"
+        vm one taskset 1
+        vm other taskset 1
+        baton
+        work other 14 barrier
+        work one 10 barrier --pause-every 200
+        sleep 4
+        echo "stats=$(stats)"
+        echo "rate=$(rate one)"
+        echo "other=$(rate other)"
+        "#,
+    );
+    let stats = found.stats("stats");
+    assert!(stats["yields"] > 50.0, "KVM yielded too rarely: {}", found.out);
+    assert!(stats["obeyed"] > 0.9 * stats["yields"], "yields were not obeyed: {}", found.out);
+    assert!(stats["boost"] > 0.0, "{}", found.out);
+    // `other` has no PAUSE to yield at: it gets a round for every switch at the end of a slice.
+    assert!(found.number("rate") > 2.0 * found.number("other"), "{}", found.out);
+}
+
+#[test]
+fn weights_share_the_cpus() {
+    let found = on_host(
+        host(),
+        r#"
+        vm light; vm heavy
+        echo 100 >/sys/fs/cgroup/light/cpu.weight
+        echo 300 >/sys/fs/cgroup/heavy/cpu.weight
+        baton
+        work light 25 barrier; work heavy 25 barrier
+        sleep 2
+        usage() { sed -n 's/^usage_usec //p' /sys/fs/cgroup/$1/cpu.stat; }
+        l0=$(usage light) h0=$(usage heavy)
+        sleep 20
+        echo "light=$(($(usage light) - l0))"
+        echo "heavy=$(($(usage heavy) - h0))"
+        "#,
+    );
+    let ratio = found.number("heavy") / found.number("light");
+    assert!((2.7..=3.3).contains(&ratio), "weights 100:300 gave 1:{ratio:.2}\n{}", found.out);
+}
+
+/// Two threads that sleep 10 ms and work a little, next to guests that want every cycle.
+#[test]
+fn host_threads_stay_prompt() {
+    let found = on_host(
+        host(),
+        r#"
+        vm a; vm b
+        baton
+        work a 16 barrier; work b 16 barrier
+        sleep 2
+        beat() { for i in $(seq 200); do usleep 10000; done; date +%s >$RUN/beat.$1; }
+        start=$(date +%s)
+        beat 1 & one=$!
+        beat 2 & two=$!
+        wait $one; wait $two
+        echo "one=$(($(cat $RUN/beat.1) - start))"
+        echo "two=$(($(cat $RUN/beat.2) - start))"
+        "#,
+    );
+    // 200 times 10 ms of sleep. Each time forks a process; waiting for the end of a guest's turn
+    // each time would add 5 s and more.
+    for thread in ["one", "two"] {
+        assert!(found.number(thread) <= 8.0, "{}", found.out);
+    }
+}
+
+#[test]
+fn guests_survive_the_scheduler() {
+    let found = on_host(
+        host(),
+        r#"
+        vm a; vm b
+        baton
+        work a 10 barrier --pause-every 2000; work b 10 shootdown
+        sleep 4
+        kill -9 $baton_pid
+        until_true '[ "$(state)" = disabled ]'
+        echo "a=$(rate a)"
+        echo "b=$(rate b)"
+        baton
+        echo "again=$(state)"
+        "#,
+    );
+    assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
+    assert_eq!(found.text("again"), "enabled");
+}
+
+#[test]
+fn a_guest_killed_while_it_spins_leaves_nothing() {
+    let found = on_host(
+        host(),
+        r#"
+        vm a; vm b
+        baton
+        work a 30 barrier --pause-every 100; work b 30 barrier --pause-every 100
+        sleep 3
+        kill -9 $(pid_of a); sleep 1
+        echo "left=$(stats)"
+        [ -d /proc/$(pid_of a) ] && fail "the guest's process is still there"
+        kill -9 $(pid_of b); sleep 1
+        vm c
+        work c 3 barrier --pause-every 100
+        echo "c=$(rate c)"
+        echo "after=$(stats)"
+        echo "state=$(state)"
+        "#,
+    );
+    assert_eq!(found.stats("left")["VMs"], 1.0, "{}", found.out);
+    assert_eq!(found.stats("after")["VMs"], 1.0, "{}", found.out);
+    assert!(found.number("c") > 0.0);
+    assert_eq!(found.text("state"), "enabled");
+}
+
+#[test]
+fn cpus_come_and_go_under_load() {
+    let found = on_host(
+        host(),
+        r#"
+        vm a; vm b
+        baton
+        work a 20 barrier --pause-every 2000; work b 20 shootdown
+        cpu1=/sys/devices/system/cpu/cpu1/online
+        for i in 1 2 3; do
+            sleep 2; echo 0 >$cpu1 || fail "offline"
+            sleep 2; echo 1 >$cpu1 || fail "online"
+        done
+        echo "a=$(rate a)"
+        echo "b=$(rate b)"
+        echo "state=$(state)"
+        "#,
+    );
+    assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+}
+
+/// A vCPU bound to a pCPU runs there and nowhere else, also when the binding changes.
+#[test]
+fn affinity_is_honoured() {
+    let found = on_host(
+        host(),
+        r#"
+        vm bound; vm free
+        baton
+        work bound 20 barrier --pause-every 2000; work free 20 barrier
+        for cpu in 1 0; do
+            for t in $(vcpus bound); do taskset -p $((1 << cpu)) $t >/dev/null; done
+            sleep 1
+            for i in $(seq 40); do
+                for t in $(vcpus bound); do
+                    on=$(cut -d' ' -f41 /proc/$t/stat 2>/dev/null)
+                    [ "${on:-$cpu}" = $cpu ] || fail "thread $t ran on CPU $on instead of $cpu"
+                done
+                usleep 50000
+            done
+        done
+        echo "bound=$(rate bound)"
+        "#,
+    );
+    assert!(found.number("bound") > 0.0, "{}", found.out);
+}
+
+/// KVM's modules are loaded after the scheduler, and unloaded while it runs.
+#[test]
+fn kvm_may_come_later_and_go() {
+    let found = on_host(
+        HostOptions { without_kvm: true, ..host() },
+        r#"
+        BATON_READY=started baton
+        for m in irqbypass kvm kvm-amd; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done
+        until_true 'grep -q "watching KVM" /run/baton.err'
+        vm a
+        work a 3 barrier --pause-every 1000
+        echo "a=$(rate a)"
+        echo "stats=$(stats)"
+        kill -9 $(pid_of a); sleep 1
+        rmmod kvm_amd || fail "rmmod kvm_amd"
+        until_true 'grep -q "KVM is gone" /run/baton.err'
+        rmmod kvm || fail "rmmod kvm"
+        echo "state=$(state)"
+        "#,
+    );
+    assert!(found.number("a") > 0.0, "{}", found.out);
+    assert_eq!(found.stats("stats")["VMs"], 1.0, "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+}
+
+#[test]
+fn refuses_what_it_must() {
+    let found = on_host(
+        host(),
+        r#"
+        baton
+        echo "second=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '; echo
+        stop_baton
+        echo "user=$(su -s /bin/sh nobody -c scx_baton 2>&1; echo "status $?")" | tr '\n' ' '; echo
+        vm a
+        echo "50000 100000" >/sys/fs/cgroup/a/cpu.max
+        echo "quota=$(timeout 60 scx_baton 2>&1 | grep -v INFO; echo "state $(state)")" | tr '\n' ' '; echo
+        echo "max 100000" >/sys/fs/cgroup/a/cpu.max
+        baton
+        echo "50000 100000" >/sys/fs/cgroup/a/cpu.max
+        wait $baton_pid; echo "late=$? $(state) $(tail -n 1 /run/baton.err)"
+        "#,
+    );
+    let second = found.text("second");
+    assert!(second.contains("another sched_ext scheduler is loaded (baton"), "{second}");
+    assert!(second.contains("status 1"), "{second}");
+    assert!(found.text("user").contains("run it as root"), "{}", found.out);
+    assert!(found.text("user").contains("status 1"), "{}", found.out);
+    for key in ["quota", "late"] {
+        assert!(found.text(key).contains("CPU quota"), "{}", found.out);
+        assert!(found.text(key).contains("disabled"), "{}", found.out);
+    }
+    assert!(found.text("late").starts_with('1'), "{}", found.out);
+}
+
+/// Debian's 6.12 has no sched_ext: one line says so.
+#[test]
+fn refuses_a_kernel_without_sched_ext() {
+    let mut options = host();
+    options.source.series = Some("6.12".parse().expect("a series"));
+    options.any_kernel = true;
+    let found =
+        on_host(options, r#"echo "said=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '"#);
+    assert!(found.text("said").contains("has no sched_ext"), "{}", found.out);
+    assert!(found.text("said").contains("status 1"), "{}", found.out);
+}

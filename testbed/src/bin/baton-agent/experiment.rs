@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The part of an experiment that happens on the emulated host: guests, schedulers, runs, in the
+//! order of the plan. What to make of failures is the runner's business: after anything that leaves
+//! the guests useless, and any failure under the kernel's own scheduler, this ends, and the runner
+//! starts it again with the runs that are left.
+
+use std::io::{Write, stdin, stdout};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use baton_testbed::plan::{Event, Measured, Plan, Run};
+
+use crate::scheduler::{self, Running, StartError};
+use crate::spins;
+use crate::vms::{self, Trouble, Vms};
+use crate::work;
+
+/// A guest needs 5 s alone, several at once more.
+const GUESTS_UP: Duration = Duration::from_secs(90);
+
+/// Beyond the time in which a workload must have ended (4 × its time, when its first completion is
+/// late): as long as the kernel's watchdog may need to throw a stalled scheduler out.
+const RUN_GRACE: Duration = Duration::from_secs(40);
+
+/// Reads the plan from standard input and performs it.
+pub fn run() -> Result<()> {
+    let plan: Plan = serde_json::from_reader(stdin()).context("bad plan")?;
+    std::thread::spawn(|| {
+        while tell(&Event::Tick).is_ok() {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    if let Err(error) = spins::count() {
+        eprintln!("PAUSE-loop exits are not counted: {error:#}");
+    }
+    let mut host = Host { plan: &plan, scheduler: None, vms: None };
+    for run in &plan.runs {
+        if let Err(Trouble { what, guest }) = host.prepare(run) {
+            return tell(&Event::Stuck { what, console: console(guest) });
+        }
+        tell(&Event::Started { run: run.id })?;
+        let event = host.perform(run);
+        tell(&event)?;
+        match event {
+            Event::Failed { hung, .. } if hung || run.scheduler.is_kernel() => break,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// One event, one line, at once.
+fn tell(event: &Event) -> Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(event)?)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// What a guest said on its console, if one is to blame.
+fn console(guest: Option<usize>) -> String {
+    guest.map(vms::console).unwrap_or_default()
+}
+
+struct Host<'a> {
+    plan: &'a Plan,
+    /// The scheduler that runs, with its command; `None` is the kernel's own. Dropped before the
+    /// guests: they end sooner without one that hangs.
+    scheduler: Option<(Vec<String>, Running)>,
+    vms: Option<Vms>,
+}
+
+impl Host<'_> {
+    /// Ends the scheduler that the run does not want and brings up the guests that it wants. Guests
+    /// always start under the kernel's own scheduler: no contender is charged for it.
+    fn prepare(&mut self, run: &Run) -> Result<(), Trouble> {
+        let up = self.vms.as_ref().map_or(0, Vms::len);
+        let unwanted = self
+            .scheduler
+            .take_if(|(command, _)| *command != run.scheduler.command || up != run.vms);
+        if let Some((command, running)) = unwanted {
+            running.stop().with_context(|| format!("stopping {}", command[0]))?;
+        }
+        if up != run.vms {
+            // The old ones first: there is memory for one set.
+            self.vms = None;
+        }
+        if up != run.vms && run.vms > 0 {
+            let start = Instant::now();
+            let Plan { vcpus_per_vm, vm_mem_mib, weights, .. } = self.plan;
+            let vms = Vms::start(run.vms, *vcpus_per_vm, *vm_mem_mib, weights, GUESTS_UP)?;
+            self.vms = Some(vms);
+            tell(&Event::GuestsUp { vms: run.vms, seconds: start.elapsed().as_secs_f64() })?;
+        }
+        Ok(())
+    }
+
+    /// Starts the scheduler if it is not there yet, and runs the workload.
+    fn perform(&mut self, run: &Run) -> Event {
+        let failed =
+            |what, hung, guest| Event::Failed { run: run.id, what, hung, console: console(guest) };
+        let command = &run.scheduler.command;
+        if !command.is_empty() && self.scheduler.is_none() {
+            match scheduler::start(command) {
+                Ok(running) => self.scheduler = Some((command.clone(), running)),
+                Err(StartError::Ended(what)) => return failed(what, false, None),
+                Err(StartError::Hung(what)) => return failed(what, true, None),
+            }
+        }
+        let spins_before = spins::total();
+        let start = Instant::now();
+        let reached = self.work(run);
+        let seconds = start.elapsed().as_secs_f64();
+        let spins_after = spins::total();
+        // A run that its scheduler did not see to the end says nothing about it, whatever it
+        // reached; and it is the reason if the guests stopped answering.
+        let lost = match &mut self.scheduler {
+            Some((_, running)) => running.lost(),
+            None => None,
+        };
+        if let Some(words) = lost {
+            let stopped = match self.scheduler.take() {
+                Some((_, running)) => running.stop(),
+                None => Ok(()),
+            };
+            let guest = reached.err().and_then(|trouble| trouble.guest);
+            let what = format!("{} left in mid-run: {words}", run.scheduler.name);
+            return failed(what, stopped.is_err() || guest.is_some(), guest);
+        }
+        match reached {
+            Ok(vms) => Event::Done {
+                run: run.id,
+                vms,
+                ple_exits: spins_before.zip(spins_after).map(|(a, b)| b - a),
+                seconds,
+            },
+            Err(Trouble { what, guest }) => failed(what, guest.is_some(), guest),
+        }
+    }
+
+    fn work(&mut self, run: &Run) -> Result<Vec<Measured>, Trouble> {
+        let deadline = Duration::from_secs_f64(run.seconds) * 4 + RUN_GRACE;
+        let argv = &run.workload.argv;
+        match &mut self.vms {
+            Some(vms) => vms.run(run.id, argv, &run.active, deadline),
+            None => Ok(vec![work::report(argv, deadline)?]),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A sched_ext scheduler as an experiment uses it: a command that takes the host over and gives it
+//! back when interrupted.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::work::last_line;
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+/// Counts the times that a scheduler was enabled.
+const ENABLE_SEQ: &str = "/sys/kernel/sched_ext/enable_seq";
+const LOG: &str = "/run/scheduler.log";
+
+/// Verifying a large scheduler takes 20 s in emulation.
+const START: Duration = Duration::from_secs(90);
+const STOP: Duration = Duration::from_secs(10);
+/// The kernel throws a stalled scheduler out after 30 s at the latest (its watchdog's maximum).
+const RELEASE: Duration = Duration::from_secs(40);
+/// After a change, tasks settle on their queues and a scheduler finds the guests that are there.
+const SETTLE: Duration = Duration::from_millis(500);
+
+pub struct Running {
+    child: Child,
+    enabled: u64,
+}
+
+pub enum StartError {
+    /// It ended by itself.
+    Ended(String),
+    /// It neither took over nor ended; it was killed.
+    Hung(String),
+}
+
+/// Starts the command and waits until it schedules the host.
+pub fn start(command: &[String]) -> Result<Running, StartError> {
+    let name = command.first().map_or("", String::as_str);
+    let ended = |text: String| StartError::Ended(format!("{name}: {text}"));
+    let mut child = spawn(command).map_err(|error| ended(format!("{error:#}")))?;
+    let before = enable_seq();
+    let end = Instant::now() + START;
+    while Instant::now() < end {
+        match child.try_wait() {
+            Ok(None) => {}
+            Ok(Some(status)) => return Err(ended(format!("{} ({status})", last_words()))),
+            Err(error) => return Err(ended(error.to_string())),
+        }
+        if state() == "enabled" && enable_seq() > before {
+            std::thread::sleep(SETTLE);
+            return Ok(Running { child, enabled: before + 1 });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // It may be past help; the kernel takes over when it is gone.
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(StartError::Hung(format!("{name} did not take over in {START:.0?}: {}", last_words())))
+}
+
+fn spawn(command: &[String]) -> Result<Child> {
+    let (name, args) = command.split_first().context("empty scheduler command")?;
+    let log = File::create(LOG).with_context(|| format!("cannot write {LOG}"))?;
+    Command::new(name)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .context("cannot start it")
+}
+
+impl Running {
+    /// Why the scheduler no longer schedules, if so: it ended, was thrown out or started anew.
+    pub fn lost(&mut self) -> Option<String> {
+        let ended = matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
+        (ended || state() != "enabled" || enable_seq() != self.enabled).then(last_words)
+    }
+
+    /// Interrupts it, kills it if that does not help, and waits until the kernel schedules again.
+    pub fn stop(mut self) -> Result<()> {
+        let end = Instant::now() + STOP;
+        // Fails only if it has ended.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() >= end {
+                self.child.kill()?;
+                self.child.wait()?;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let end = Instant::now() + RELEASE;
+        while state() != "disabled" {
+            if Instant::now() >= end {
+                bail!("the kernel did not take over again in {RELEASE:.0?}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(SETTLE);
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // For those that were not stopped in order; fails only if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn state() -> String {
+    fs::read_to_string(STATE).unwrap_or_default().trim().to_string()
+}
+
+fn enable_seq() -> u64 {
+    fs::read_to_string(ENABLE_SEQ).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// What the scheduler said last.
+fn last_words() -> String {
+    last_line(&fs::read(LOG).unwrap_or_default())
+}

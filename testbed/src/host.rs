@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A running emulated host: boots it, runs commands on it, and tells its failures apart.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::cache::Cache;
+use crate::console::Fault;
+use crate::image;
+use crate::interrupt::{self, Interrupted};
+use crate::kernel::{Kernel, Series};
+use crate::log;
+use crate::qemu::{Machine, Qemu};
+use crate::terminal;
+use crate::userland::{Userland, check_qemu};
+use crate::wire::{self, CHUNK, Decoder, Frame};
+
+pub use crate::wire::Hello;
+
+/// Five to ten seconds are usual; a busy machine takes a multiple.
+const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How often the console, the interrupt flag and the deadlines are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// After a fault, the console's next lines tell why.
+const AFTERMATH: Duration = Duration::from_secs(2);
+
+/// QEMU itself, its translated code and the host's image, MiB.
+const QEMU_MIB: u64 = 768;
+
+/// Input that is not taken off our hands stops us from reading more.
+const OUTBOX_LIMIT: usize = 1 << 20;
+
+/// Where kernel and programs come from: Debian's packages, unless a file is named.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// Debian's kernel of this series; the newest with sched_ext if `None`.
+    pub series: Option<Series>,
+    /// A bzImage to use instead.
+    pub kernel: Option<PathBuf>,
+    /// Its lib/modules/RELEASE.
+    pub modules: Option<PathBuf>,
+    /// A qemu-system-x86_64 of this machine to emulate the host with.
+    pub qemu: Option<PathBuf>,
+}
+
+/// What kind of host to boot.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// 1 to 255.
+    pub pcpus: u32,
+    pub mem_mib: u32,
+    pub source: Source,
+    /// Programs for the host's /bin, with the libraries that they need on this machine.
+    pub extra_bins: Vec<PathBuf>,
+    /// The host's console goes to standard error.
+    pub verbose: bool,
+    /// Boot also where sched_ext, BTF or KVM is missing.
+    pub any_kernel: bool,
+    /// Leave KVM's modules to be loaded later, with `baton-agent insmod`.
+    pub without_kvm: bool,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        HostOptions {
+            pcpus: 2,
+            mem_mib: 4096,
+            source: Source::default(),
+            extra_bins: Vec::new(),
+            verbose: false,
+            any_kernel: false,
+            without_kvm: false,
+        }
+    }
+}
+
+/// Which of a command's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Out,
+    Err,
+}
+
+/// A command for the host.
+#[derive(Clone, Debug)]
+pub struct Exec {
+    /// Program (searched in the host's `PATH`) and arguments.
+    pub argv: Vec<String>,
+    /// Added to the host's environment.
+    pub env: Vec<(String, String)>,
+    pub stdin: Vec<u8>,
+    /// The longest that it may run.
+    pub deadline: Duration,
+    /// The longest that it may print nothing.
+    pub silence: Duration,
+}
+
+impl Exec {
+    /// A command without input that may run, and be silent, for this long.
+    pub fn new<S: Into<String>>(argv: impl IntoIterator<Item = S>, deadline: Duration) -> Exec {
+        Exec {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            stdin: Vec::new(),
+            deadline,
+            silence: deadline,
+        }
+    }
+}
+
+/// Every way in which a host can fail. After any of them the host is gone.
+#[derive(Debug)]
+pub enum HostError {
+    /// The host's kernel crashed.
+    Oops {
+        line: String,
+        log: Option<PathBuf>,
+    },
+    /// A CPU of the host makes no progress.
+    RcuStall {
+        line: String,
+        log: Option<PathBuf>,
+    },
+    /// The host's watchdog found a CPU or a work queue stuck.
+    Lockup {
+        line: String,
+        log: Option<PathBuf>,
+    },
+    OutOfMemory {
+        line: String,
+        log: Option<PathBuf>,
+    },
+    /// A command did not end, or said nothing, in time.
+    Deadline {
+        what: String,
+        log: Option<PathBuf>,
+    },
+    QemuDied {
+        why: String,
+        log: Option<PathBuf>,
+    },
+    BootTimeout {
+        log: Option<PathBuf>,
+    },
+    /// The kernel lacks what every experiment needs.
+    NotUsable {
+        release: String,
+        what: &'static str,
+    },
+    /// It cannot work on this machine, or with these files.
+    Setup(anyhow::Error),
+    /// SIGINT or SIGTERM.
+    Interrupted,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let log = match self {
+            HostError::Oops { line, log } => {
+                write!(f, "the host kernel crashed: {line}")?;
+                log
+            }
+            HostError::RcuStall { line, log } => {
+                write!(f, "the host stalled: {line}")?;
+                log
+            }
+            HostError::Lockup { line, log } => {
+                write!(f, "the host locked up: {line}")?;
+                log
+            }
+            HostError::OutOfMemory { line, log } => {
+                write!(f, "the host ran out of memory: {line}")?;
+                log
+            }
+            HostError::Deadline { what, log } => {
+                write!(f, "{what}")?;
+                log
+            }
+            HostError::QemuDied { why, log } => {
+                write!(f, "the emulated host ended: {why}")?;
+                log
+            }
+            HostError::BootTimeout { log } => {
+                write!(f, "the host did not boot within {} s", BOOT_DEADLINE.as_secs())?;
+                log
+            }
+            HostError::NotUsable { release, what } => {
+                return write!(
+                    f,
+                    "kernel {release} has no {what}, or not in its --modules: choose another with \
+                     --kernel-series or --kernel ('baton testbed kernels' lists those on offer)"
+                );
+            }
+            HostError::Setup(error) => return write!(f, "{error:#}"),
+            HostError::Interrupted => return f.write_str("interrupted"),
+        };
+        match log {
+            Some(log) => write!(f, "; console log: {}", log.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for HostError {}
+
+impl From<anyhow::Error> for HostError {
+    fn from(error: anyhow::Error) -> Self {
+        if error.chain().any(|cause| cause.is::<Interrupted>()) {
+            HostError::Interrupted
+        } else {
+            HostError::Setup(error)
+        }
+    }
+}
+
+/// Why the conversation with a host ended early.
+enum Trouble {
+    Fault,
+    Died(String),
+    Late(String),
+    Interrupted,
+}
+
+impl From<Interrupted> for Trouble {
+    fn from(_: Interrupted) -> Self {
+        Trouble::Interrupted
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Trouble::Died(error.to_string())
+    }
+}
+
+impl From<wire::WireError> for Trouble {
+    fn from(error: wire::WireError) -> Self {
+        Trouble::Died(error.to_string())
+    }
+}
+
+/// A booted host. Dropping it ends it; nothing is left behind.
+pub struct Host {
+    qemu: Qemu,
+    hello: Hello,
+    decoder: Decoder,
+    /// What the host has not taken yet.
+    outbox: Vec<u8>,
+}
+
+impl Host {
+    /// Boots a host: fetches what is missing, then starts it. A boot that hangs or dies is tried
+    /// once more. From the first call on, SIGINT and SIGTERM end every wait with
+    /// [`HostError::Interrupted`] instead of ending the process. The thread that calls this must
+    /// outlive the host: the kernel kills the host with it.
+    pub fn boot(options: &HostOptions) -> Result<Host, HostError> {
+        interrupt::install();
+        match Host::boot_once(options) {
+            Err(error @ (HostError::BootTimeout { .. } | HostError::QemuDied { .. })) => {
+                eprintln!("baton: {error}; trying once more");
+                Host::boot_once(options)
+            }
+            other => other,
+        }
+    }
+
+    fn boot_once(options: &HostOptions) -> Result<Host, HostError> {
+        let mut host = Host {
+            qemu: start(options)?,
+            hello: Hello::default(),
+            decoder: Decoder::default(),
+            outbox: Vec::new(),
+        };
+        let deadline = Instant::now() + BOOT_DEADLINE;
+        host.hello = loop {
+            match host.turn(None) {
+                Ok(Turn { frame: Some(Frame::Hello(hello)), .. }) => break hello,
+                Ok(_) if Instant::now() < deadline => {}
+                Ok(_) => {
+                    let log = host.end();
+                    return Err(HostError::BootTimeout { log });
+                }
+                Err(trouble) => return Err(host.failed(trouble)),
+            }
+        };
+        let hello = &host.hello;
+        let required = [
+            ("sched_ext", hello.sched_ext),
+            ("BTF", hello.btf),
+            ("KVM", hello.kvm || options.without_kvm),
+        ];
+        for (what, there) in required {
+            if !there && !options.any_kernel {
+                return Err(HostError::NotUsable { release: hello.release.clone(), what });
+            }
+        }
+        Ok(host)
+    }
+
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Runs a command to its end and hands out what it prints as it comes. Returns the exit status
+    /// as a shell gives it. Processes that the command leaves behind stay.
+    pub fn exec(
+        &mut self,
+        cmd: &Exec,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<i32, HostError> {
+        self.queue(&Frame::Exec(wire::Command {
+            argv: cmd.argv.clone(),
+            env: cmd.env.clone(),
+            pty: false,
+        }));
+        for bytes in cmd.stdin.chunks(CHUNK) {
+            self.queue(&Frame::Stdin(bytes.to_vec()));
+        }
+        self.queue(&Frame::Stdin(Vec::new()));
+        self.converse(cmd, Input::None, on_output).map_err(|trouble| self.failed(trouble))
+    }
+
+    /// As [`Host::exec`], but the command reads this process's standard input.
+    pub fn attach(
+        &mut self,
+        cmd: &Exec,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<i32, HostError> {
+        self.queue(&Frame::Exec(wire::Command {
+            argv: cmd.argv.clone(),
+            env: cmd.env.clone(),
+            pty: false,
+        }));
+        self.converse(cmd, Input::Pipe, on_output).map_err(|trouble| self.failed(trouble))
+    }
+
+    /// A shell on the host, on the user's terminal. Returns its exit status.
+    pub fn shell(&mut self) -> Result<i32, HostError> {
+        let raw = terminal::Raw::enter()
+            .map_err(|_| anyhow!("a shell needs a terminal; use 'baton testbed run -- COMMAND'"))?;
+        let term = std::env::var("TERM").unwrap_or_else(|_| "linux".to_string());
+        let cmd = Exec::new(["sh", "-l"], Duration::from_secs(24 * 3600));
+        self.queue(&Frame::Exec(wire::Command {
+            argv: cmd.argv.clone(),
+            env: vec![("TERM".to_string(), term), ("PS1".to_string(), "baton# ".to_string())],
+            pty: true,
+        }));
+        let result = self.converse(&cmd, Input::Terminal, &mut |_, bytes| {
+            use io::Write;
+            let mut out = io::stdout();
+            let _ = out.write_all(bytes).and_then(|()| out.flush());
+        });
+        drop(raw);
+        result.map_err(|trouble| self.failed(trouble))
+    }
+
+    /// Keeps the console log so far, for a failure that only the caller can see.
+    pub fn keep_log(&mut self) -> Option<PathBuf> {
+        let _ = self.qemu.console.follow();
+        let mut text = self.qemu.console.text().unwrap_or_default();
+        text.extend(self.qemu.complaints().bytes());
+        match log::keep(&text) {
+            Ok(path) => Some(path),
+            Err(error) => {
+                eprintln!("baton: the console log is lost: {error:#}");
+                None
+            }
+        }
+    }
+
+    fn queue(&mut self, frame: &Frame) {
+        self.outbox.extend(frame.encode());
+    }
+
+    /// Passes output out and input in until the command ends.
+    fn converse(
+        &mut self,
+        cmd: &Exec,
+        mut input: Input,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<i32, Trouble> {
+        let name = cmd.argv.first().map_or("the command", String::as_str);
+        let started = Instant::now();
+        let mut heard = started;
+        let mut size = None;
+        loop {
+            if matches!(input, Input::Terminal) && size != terminal::size() {
+                size = terminal::size();
+                if let Some((rows, cols)) = size {
+                    self.queue(&Frame::Resize { rows, cols });
+                }
+            }
+            let stdin = io::stdin();
+            let wanted = match input {
+                Input::None => None,
+                _ if self.outbox.len() > OUTBOX_LIMIT => None,
+                Input::Pipe | Input::Terminal => Some(stdin.as_fd()),
+            };
+            let turn = self.turn(wanted)?;
+            if turn.input {
+                // Not through Stdin's buffer: poll does not see what waits there.
+                let mut bytes = vec![0; CHUNK];
+                let length = nix::unistd::read(stdin.as_fd(), &mut bytes).unwrap_or(0);
+                bytes.truncate(length);
+                self.queue(&Frame::Stdin(bytes));
+                if length == 0 {
+                    input = Input::None;
+                }
+            }
+            match turn.frame {
+                Some(Frame::Stdout(bytes)) => {
+                    heard = Instant::now();
+                    on_output(Stream::Out, &bytes);
+                }
+                Some(Frame::Stderr(bytes)) => {
+                    heard = Instant::now();
+                    on_output(Stream::Err, &bytes);
+                }
+                Some(Frame::Exit(status)) => return Ok(status),
+                _ => {}
+            }
+            if started.elapsed() > cmd.deadline {
+                let limit = cmd.deadline.as_secs_f64();
+                return Err(Trouble::Late(format!("{name} did not end within {limit} s")));
+            }
+            if heard.elapsed() > cmd.silence {
+                let limit = cmd.silence.as_secs_f64();
+                return Err(Trouble::Late(format!("{name} said nothing for {limit} s")));
+            }
+        }
+    }
+
+    /// Waits up to a tick for a frame, for room to write and for input; looks after the host.
+    fn turn(&mut self, input: Option<std::os::fd::BorrowedFd>) -> Result<Turn, Trouble> {
+        if let Some(frame) = self.decoder.next_frame()? {
+            return Ok(Turn { frame: Some(frame), input: false });
+        }
+        let mut events = PollFlags::POLLIN;
+        if !self.outbox.is_empty() {
+            events |= PollFlags::POLLOUT;
+        }
+        let mut fds = vec![PollFd::new(self.qemu.control.as_fd(), events)];
+        fds.extend(input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
+        let _ = poll(&mut fds, timeout); // interrupted: then nothing is ready
+        let ready =
+            |index: usize| fds.get(index).and_then(PollFd::revents).unwrap_or(PollFlags::empty());
+        let (control, input) = (ready(0), !ready(1).is_empty());
+        if control.contains(PollFlags::POLLOUT) {
+            self.send()?;
+        }
+        if control.contains(PollFlags::POLLIN) {
+            let mut bytes = [0; CHUNK];
+            match self.qemu.control.read(&mut bytes) {
+                Ok(length) => self.decoder.push(&bytes[..length]),
+                Err(error) if retry(&error) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        interrupt::check()?;
+        self.qemu.console.follow()?;
+        if self.qemu.console.fault.is_some() {
+            return Err(Trouble::Fault);
+        }
+        let frame = self.decoder.next_frame()?;
+        if frame.is_none()
+            && let Some(why) = self.qemu.ended()
+        {
+            return Err(Trouble::Died(why));
+        }
+        Ok(Turn { frame, input })
+    }
+
+    fn send(&mut self) -> Result<(), Trouble> {
+        // SAFETY: the pointer and length are those of a live buffer. MSG_NOSIGNAL, because QEMU
+        // may have died and SIGPIPE would end this process.
+        let sent = unsafe {
+            libc::send(
+                self.qemu.control.as_raw_fd(),
+                self.outbox.as_ptr().cast(),
+                self.outbox.len().min(CHUNK),
+                libc::MSG_NOSIGNAL,
+            )
+        };
+        match usize::try_from(sent) {
+            Ok(sent) => {
+                self.outbox.drain(..sent);
+                Ok(())
+            }
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                // A QEMU that died is told by its exit.
+                let gone = error.kind() == ErrorKind::BrokenPipe;
+                if retry(&error) || gone { Ok(()) } else { Err(error.into()) }
+            }
+        }
+    }
+
+    /// Ends the host and says why.
+    fn failed(&mut self, trouble: Trouble) -> HostError {
+        if matches!(trouble, Trouble::Interrupted) {
+            self.qemu.kill();
+            return HostError::Interrupted;
+        }
+        let _ = self.qemu.console.follow();
+        if self.qemu.console.fault.is_some() {
+            let until = Instant::now() + AFTERMATH;
+            while Instant::now() < until && self.qemu.ended().is_none() {
+                std::thread::sleep(TICK);
+            }
+        }
+        let log = self.end();
+        match (self.qemu.console.fault.clone(), trouble) {
+            (Some((Fault::Oops, line)), _) => HostError::Oops { line, log },
+            (Some((Fault::RcuStall, line)), _) => HostError::RcuStall { line, log },
+            (Some((Fault::Lockup, line)), _) => HostError::Lockup { line, log },
+            (Some((Fault::OutOfMemory, line)), _) => HostError::OutOfMemory { line, log },
+            (None, Trouble::Late(what)) => HostError::Deadline { what, log },
+            (None, Trouble::Died(why)) => HostError::QemuDied { why, log },
+            (None, Trouble::Fault | Trouble::Interrupted) => HostError::Interrupted,
+        }
+    }
+
+    fn end(&mut self) -> Option<PathBuf> {
+        self.qemu.kill();
+        self.keep_log()
+    }
+}
+
+/// What a [`Host::turn`] brought.
+struct Turn {
+    frame: Option<Frame>,
+    /// There is input to read.
+    input: bool,
+}
+
+/// Where a running command's input comes from, beyond what is queued.
+enum Input {
+    None,
+    Pipe,
+    Terminal,
+}
+
+fn retry(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("the emulated host needs an x86-64 machine to run on");
+    }
+    if !(1..=255).contains(&options.pcpus) {
+        bail!("a host with {} CPUs: 1 to 255 are possible", options.pcpus);
+    }
+    require_memory(u64::from(options.mem_mib) + QEMU_MIB)?;
+    let cache = Cache::open()?;
+    let source = &options.source;
+    let userland = userland(&cache, source)?;
+    let kernel = match &source.kernel {
+        Some(image) => Kernel::given(image, source.modules.as_deref())?,
+        None => Kernel::debian(&cache, source.series)?,
+    };
+    let mut initrd = cache.unnamed_file()?;
+    image::write_host(&mut initrd, &userland, &kernel, &options.extra_bins)?;
+    let command = match &source.qemu {
+        Some(qemu) => Command::new(qemu),
+        None => userland.qemu_command(),
+    };
+    interrupt::check()?;
+    Qemu::start(
+        command,
+        &Machine {
+            kernel: &kernel.image,
+            initrd: &initrd,
+            pcpus: options.pcpus,
+            mem_mib: options.mem_mib,
+            append: if options.without_kvm { "baton.nokvm" } else { "" },
+            echo: options.verbose,
+        },
+    )
+}
+
+/// The user's QEMU emulates the host, but inside it Debian's programs are preferred: only their
+/// absence makes this machine's own take their place.
+fn userland(cache: &Cache, source: &Source) -> anyhow::Result<Userland> {
+    let Some(qemu) = &source.qemu else { return Userland::debian(cache) };
+    check_qemu(qemu)?;
+    match Userland::debian(cache) {
+        Err(error) if !error.chain().any(|cause| cause.is::<Interrupted>()) => {
+            Userland::of_this_machine(qemu).map_err(|own| own.context(format!("{error:#}")))
+        }
+        other => other,
+    }
+}
+
+fn require_memory(mib: u64) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let free = available_mib(&text).ok_or_else(|| anyhow!("no MemAvailable in /proc/meminfo"))?;
+    if free < mib {
+        bail!(
+            "{free} MiB of memory are free, the emulated host needs {mib}: use --mem, or free some"
+        );
+    }
+    Ok(())
+}
+
+fn available_mib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib >> 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read() {
+        assert_eq!(available_mib("MemTotal: 9 kB\nMemAvailable:  2048 kB\n"), Some(2));
+        assert_eq!(available_mib("MemTotal: 9 kB\n"), None);
+        assert!(require_memory(u64::MAX >> 20).is_err());
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        let log = Some(PathBuf::from("/l"));
+        let error = HostError::Oops { line: "BUG: x".into(), log };
+        assert_eq!(error.to_string(), "the host kernel crashed: BUG: x; console log: /l");
+        let error = HostError::from(anyhow::Error::from(Interrupted).context("while fetching"));
+        assert!(matches!(error, HostError::Interrupted));
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! An emulated Linux/KVM host, booted in seconds, and the experiments that run on it.
+
+pub mod ab;
+mod apt;
+pub mod cache;
+mod command;
+mod console;
+mod cpio;
+mod elf;
+pub mod experiment;
+pub mod host;
+mod image;
+pub mod interrupt;
+pub mod kernel;
+mod log;
+pub mod plan;
+mod qemu;
+pub mod stats;
+mod terminal;
+mod userland;
+pub mod wire;
