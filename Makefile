@@ -4,10 +4,7 @@
 # make test    everything that proves that it works
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
-# The BPF side needs clang 17 or later; the newest versioned one is taken.
-BPF_CLANG ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-$$v && break; done || echo clang)
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
-export BPF_CLANG
 
 CARGO ?= cargo
 BATON = target/release/baton

@@ -223,7 +223,12 @@ fn run() -> Result<()> {
     }
 
     let level = if opts.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
-    simplelog::SimpleLogger::init(level, simplelog::Config::default())?;
+    simplelog::TermLogger::init(
+        level,
+        simplelog::Config::default(),
+        simplelog::TerminalMode::Stderr,
+        simplelog::ColorChoice::Auto,
+    )?;
 
     let shutdown = Arc::new(AtomicBool::new(false));
     let stop = shutdown.clone();

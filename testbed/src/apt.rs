@@ -71,9 +71,11 @@ impl Apt {
         unpack_all(debs.path(), root)
     }
 
-    /// Fetches these packages with everything that they depend on, and unpacks all into `root`.
-    pub fn unpack_closure(&self, packages: &[&str], root: &Path) -> Result<()> {
+    /// Fetches these packages with everything that they depend on, from `suite` where it has them,
+    /// and unpacks all into `root`.
+    pub fn unpack_closure(&self, packages: &[&str], suite: &str, root: &Path) -> Result<()> {
         self.get()
+            .args(["--target-release", suite])
             .args(["install", "--yes", "--download-only", "--no-install-recommends"])
             .args(packages)
             .run()?;

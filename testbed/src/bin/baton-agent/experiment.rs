@@ -20,7 +20,7 @@ const GUESTS_UP: Duration = Duration::from_secs(90);
 
 /// Beyond the time in which a workload must have ended (4 × its time, when its first completion is
 /// late): as long as the kernel's watchdog may need to throw a stalled scheduler out.
-const RUN_GRACE: Duration = Duration::from_secs(40);
+const RUN_GRACE: Duration = Duration::from_secs(20);
 
 /// Reads the plan from standard input and performs it.
 pub fn run() -> Result<()> {
