@@ -65,8 +65,8 @@ pub fn render(report: &Report) -> Option<String> {
         "title",
         "start",
         &format!(
-            "Throughput of {} VMs × {} vCPUs on {} pCPUs, share of the ideal (emulated host)",
-            report.vms, report.vcpus_per_vm, report.pcpus
+            "Share of the ideal throughput, {} vCPUs a VM on {} emulated pCPUs",
+            report.vcpus_per_vm, report.pcpus
         ),
     );
     text(
@@ -76,7 +76,7 @@ pub fn render(report: &Report) -> Option<String> {
         "note",
         "start",
         &format!(
-            "Linux {}; median of {} interleaved repetitions, whiskers: least and most; higher is better",
+            "Linux {}; median of {} interleaved repetitions, whiskers: least and most",
             report.kernel, report.repetitions
         ),
     );

@@ -20,6 +20,7 @@ use scx_utils::{Topology, UserExitInfo};
 use scx_utils::{build_id, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity};
 use scx_utils::{uei_exited, uei_report};
 use stats::Metrics;
+use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -223,12 +224,12 @@ fn run() -> Result<()> {
     }
 
     let level = if opts.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
-    simplelog::TermLogger::init(
-        level,
-        simplelog::Config::default(),
-        simplelog::TerminalMode::Stderr,
-        simplelog::ColorChoice::Auto,
-    )?;
+    let color = match std::io::stderr().is_terminal() {
+        true => simplelog::ColorChoice::Auto,
+        false => simplelog::ColorChoice::Never,
+    };
+    let config = simplelog::Config::default();
+    simplelog::TermLogger::init(level, config, simplelog::TerminalMode::Stderr, color)?;
 
     let shutdown = Arc::new(AtomicBool::new(false));
     let stop = shutdown.clone();

@@ -10,9 +10,9 @@ use crate::host::{Exec, Host, HostError, HostOptions, Stream};
 use crate::log;
 use crate::plan::{Event, Measured, Plan, Run};
 
-/// How often a run is tried. Emulation itself loses a guest or the host now and then (about once
-/// in sixty runs, whatever schedules it), so a scheduler is blamed only for a run lost every time.
-const TRIES: u32 = 3;
+/// How often a run is tried. Emulation itself loses a guest or the host in up to one run of five,
+/// whatever schedules it, so a scheduler is blamed only for a run that is lost every time.
+const TRIES: u32 = 4;
 
 /// What became of a run.
 #[derive(Clone, Debug)]

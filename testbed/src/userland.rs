@@ -11,9 +11,8 @@ use crate::cache::Cache;
 use crate::command;
 use crate::elf::Program;
 
-/// Debian's release, and where it has the newest QEMU: under 10.0.13 of the release itself every
-/// second experiment loses a guest (it triple-faults, or all its vCPUs sleep for ever); 11.1.3 ran
-/// 80 runs on the same machine without losing one.
+/// Debian's release, and where it has the newest QEMU: 10.0.13 of the release itself loses guests
+/// more often (they triple-fault, or fall silent) than 11.1.3.
 const RELEASE: &str = "trixie";
 const SUITE: &str = "trixie-backports";
 const PACKAGES: [&str; 4] = ["qemu-system-x86", "busybox-static", "rt-tests", "pbzip2"];

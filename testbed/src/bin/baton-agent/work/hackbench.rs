@@ -8,7 +8,7 @@ use baton_testbed::plan::Measured;
 
 /// One group is the smallest: 20 senders, 20 receivers, as processes, through pipes; already
 /// twenty runnable tasks for each vCPU. Each sender sends LOOPS times to each receiver. Ten take
-/// 0.4 s in an emulated guest that has the host for itself: a run holds a dozen completions.
+/// 0.3 s in an emulated guest that has the host for itself: a run holds twenty completions.
 const LOOPS: &str = "10";
 
 pub fn run(time: Duration) -> Result<Measured> {
