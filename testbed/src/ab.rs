@@ -190,11 +190,19 @@ impl Session for HostSession {
             deadline: Duration::from_secs_f64(most),
             silence: SILENCE,
         };
+        // Guests boot one emulated CPU at a time; what is measured runs on all at once.
+        let pace = host.pace();
+        pace.one_at_a_time();
         let (mut events, mut errors) = (Lines::default(), Lines::default());
         let mut words = "no message".to_string();
         let ended = host.exec(&exec, &mut |stream, bytes| match stream {
             Stream::Out => events.push(bytes, |line| match serde_json::from_str(line) {
-                Ok(event) => on_event(keep_console(event)),
+                Ok(event) => {
+                    if matches!(event, Event::GuestsUp { .. } | Event::Started { .. }) {
+                        pace.at_once();
+                    }
+                    on_event(keep_console(event));
+                }
                 Err(_) => words = format!("unexpected output: {line}"),
             }),
             Stream::Err => errors.push(bytes, |line| words = line.to_string()),

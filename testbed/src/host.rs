@@ -17,6 +17,7 @@ use crate::image;
 use crate::interrupt::{self, Interrupted};
 use crate::kernel::{Kernel, Series};
 use crate::log;
+use crate::pace::Pace;
 use crate::qemu::{Machine, Qemu};
 use crate::terminal;
 use crate::userland::{Userland, check_qemu};
@@ -308,6 +309,10 @@ impl Host {
 
     pub fn hello(&self) -> &Hello {
         &self.hello
+    }
+
+    pub fn pace(&self) -> Pace {
+        self.qemu.pace()
     }
 
     /// Runs a command to its end and hands out what it prints as it comes. Returns the exit status

@@ -14,6 +14,7 @@ mod image;
 pub mod interrupt;
 pub mod kernel;
 mod log;
+pub mod pace;
 pub mod plan;
 mod qemu;
 pub mod stats;

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 use crate::console::Console;
+use crate::pace::Pace;
 
 /// What a host is started with.
 pub struct Machine<'a> {
@@ -76,6 +77,10 @@ impl Qemu {
             .spawn()
             .with_context(|| format!("cannot run {}", command.get_program().display()))?;
         Ok(Qemu { child, control, console: Console::new(console, machine.echo), complaints })
+    }
+
+    pub fn pace(&self) -> Pace {
+        Pace::of(self.child.id())
     }
 
     /// Why it ended, if it has.
