@@ -16,6 +16,7 @@ pub struct Report {
     pub pcpus: u32,
     pub vms: u32,
     pub vcpus_per_vm: u32,
+    /// Those with an outcome for every run.
     pub repetitions: u32,
     /// Length of one run.
     pub seconds: f64,
@@ -119,7 +120,7 @@ impl Report {
             pcpus: experiment.pcpus,
             vms: experiment.vms,
             vcpus_per_vm: experiment.vcpus_per_vm,
-            repetitions: experiment.repetitions,
+            repetitions: finished_repetitions(experiment, records),
             seconds: experiment.seconds,
             complete: records.len() == experiment.runs().len(),
             workloads: (0..experiment.workloads.len()).filter_map(row).collect(),
@@ -182,6 +183,13 @@ impl Row {
             alone: rates,
         })
     }
+}
+
+/// Repetitions of which every run has an outcome.
+fn finished_repetitions(experiment: &Experiment, records: &[Record]) -> u32 {
+    let runs = experiment.runs().len() / experiment.repetitions as usize;
+    let outcomes = |n: u32| records.iter().filter(|r| r.run.repetition == n).count();
+    (0..experiment.repetitions).filter(|n| outcomes(*n) == runs).count() as u32
 }
 
 fn total(reached: &Reached) -> f64 {

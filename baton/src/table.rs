@@ -87,7 +87,7 @@ fn footer(report: &Report) -> String {
     let partial = if report.complete { "" } else { " The experiment did not get to its end." };
     format!(
         "Measured on an emulated host (kernel {kernel}, {} pCPUs, {} vCPUs a VM, {} s a run, \
-         {} interleaved repetitions):\nthe schedulers can be compared with each other, the rates \
+         {} full interleaved repetitions):\nthe schedulers can be compared with each other, the rates \
          are not those of real hardware.{partial}",
         report.pcpus, report.vcpus_per_vm, report.seconds, report.repetitions
     )
