@@ -165,34 +165,17 @@ pub enum HostError {
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let log = match self {
-            HostError::Oops { line, log } => {
-                write!(f, "the host kernel crashed: {line}")?;
-                log
-            }
-            HostError::RcuStall { line, log } => {
-                write!(f, "the host stalled: {line}")?;
-                log
-            }
-            HostError::Lockup { line, log } => {
-                write!(f, "the host locked up: {line}")?;
-                log
-            }
+        let (what, log) = match self {
+            HostError::Oops { line, log } => (format!("the host kernel crashed: {line}"), log),
+            HostError::RcuStall { line, log } => (format!("the host stalled: {line}"), log),
+            HostError::Lockup { line, log } => (format!("the host locked up: {line}"), log),
             HostError::OutOfMemory { line, log } => {
-                write!(f, "the host ran out of memory: {line}")?;
-                log
+                (format!("the host ran out of memory: {line}"), log)
             }
-            HostError::Deadline { what, log } => {
-                write!(f, "{what}")?;
-                log
-            }
-            HostError::QemuDied { why, log } => {
-                write!(f, "the emulated host ended: {why}")?;
-                log
-            }
+            HostError::Deadline { what, log } => (what.clone(), log),
+            HostError::QemuDied { why, log } => (format!("the emulated host ended: {why}"), log),
             HostError::BootTimeout { log } => {
-                write!(f, "the host did not boot within {} s", BOOT_DEADLINE.as_secs())?;
-                log
+                (format!("the host did not boot within {} s", BOOT_DEADLINE.as_secs()), log)
             }
             HostError::NotUsable { release, what } => {
                 return write!(
@@ -205,8 +188,8 @@ impl fmt::Display for HostError {
             HostError::Interrupted => return f.write_str("interrupted"),
         };
         match log {
-            Some(log) => write!(f, "; console log: {}", log.display()),
-            None => Ok(()),
+            Some(log) => write!(f, "{what}; console log: {}", log.display()),
+            None => f.write_str(&what),
         }
     }
 }
