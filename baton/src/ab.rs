@@ -2,6 +2,8 @@
 //! Runs an experiment in front of the user: progress, table, files. `baton testbed ab` reads the
 //! experiment from a file; `baton demo` brings its own.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -153,6 +155,21 @@ fn replace(file: &Path, text: &str) -> Result<()> {
     write().with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// On the host a program is found by its file name alone.
+fn distinct(mut programs: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    programs.sort();
+    programs.dedup();
+    let mut seen = HashMap::from([(OsString::from("scx_baton"), "the project's own".to_string())]);
+    for program in &programs {
+        let name = program.file_name().unwrap_or_default().to_os_string();
+        let other = seen.insert(name, program.display().to_string());
+        if let Some(other) = other {
+            bail!("scheduler {} has the same file name as {other}; rename it", program.display());
+        }
+    }
+    Ok(programs)
+}
+
 /// The schedulers' programs on this machine, beyond the project's own, which every host has.
 fn programs(experiment: &Experiment, install: bool) -> Result<Vec<PathBuf>> {
     let wanted: Vec<&str> = experiment
@@ -170,5 +187,21 @@ fn programs(experiment: &Experiment, install: bool) -> Result<Vec<PathBuf>> {
             wanted.iter().copied().filter(|program| program.starts_with("scx_")).collect();
         peers::install(&public, &peers)?;
     }
-    wanted.into_iter().map(|program| peers::find(program, &peers)).collect()
+    let found = wanted.into_iter().map(|program| peers::find(program, &peers));
+    distinct(found.collect::<Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_apart_by_file_name() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(distinct(paths(&["/a/x", "/a/y", "/a/x"])).unwrap(), paths(&["/a/x", "/a/y"]));
+        for twins in [["/a/x", "/b/x"], ["/a/x", "/a/scx_baton"]] {
+            let error = distinct(paths(&twins)).unwrap_err().to_string();
+            assert!(error.contains("same file name"), "{error}");
+        }
+    }
 }

@@ -104,6 +104,18 @@ static void leave_queue(struct task_ctx *t)
 		__sync_fetch_and_sub(&vm->nr_queued, 1);
 }
 
+/* A VM's vCPUs ran for another @ran ns: do they wait for each other where KVM sees it? */
+static void observe(struct vm_ctx *vm, u64 ran)
+{
+	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
+
+	if (seen < SPREAD_WINDOW_NS)
+		return;
+	vm->spread = vm_spreads(vm, seen, vm->seen_waits);
+	vm->seen_ns = 0;
+	vm->seen_waits = 0;
+}
+
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
 static void charge(struct task_ctx *t, u64 now)
 {
@@ -121,6 +133,7 @@ static void charge(struct task_ctx *t, u64 now)
 		stat_add(STAT_BOOST_NS, ran);
 	__sync_fetch_and_add(&vm->vtime, weighted(ran, vm->weight));
 	vm->vtime = vtime_clamp(vm->vtime, vnow, vm_lag(vm));
+	observe(vm, ran);
 }
 
 /* A sleeper comes back: what it may keep of the time that it did not use is limited. */

@@ -8,6 +8,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "policy.h"
 #include "state.bpf.h"
 
 char _license[] SEC("license") = "GPL";
@@ -28,6 +29,9 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->weight_gen = 0;
 		vm->weight = WEIGHT_DFL;
 		vm->turn_end = 0;
+		vm->spread = 0;
+		vm->seen_ns = 0;
+		vm->seen_waits = 0;
 		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
 		/* Two VMs may come at once; the larger end must stay. */
 		if (end && *end < slot + 1)
@@ -105,9 +109,26 @@ int BPF_PROG(baton_destroy_vm, struct kvm *kvm)
 	return 0;
 }
 
+/*
+ * @in_kernel: the spinner is in guest kernel mode. On Intel always, where PAUSE exits only
+ * there; the long-spin hypercalls of Hyper-V and Xen guests come from their kernels too.
+ */
 SEC("fentry/kvm_vcpu_on_spin")
-int BPF_PROG(baton_on_spin, struct kvm_vcpu *me, bool yield_to_kernel_mode)
+int BPF_PROG(baton_on_spin, struct kvm_vcpu *me, bool in_kernel)
 {
+	u64 now = bpf_ktime_get_ns();
+	struct task_ctx *t;
+	struct vm_ctx *vm;
+
 	stat_add(STAT_SPINS, 1);
+	if (!in_kernel)
+		return 0;
+	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	vm = t ? vm_of(t) : NULL;
+	if (!vm)
+		return 0;
+	if (begins_wait(t, now))
+		__sync_fetch_and_add(&vm->seen_waits, 1);
+	t->spun_at = now;
 	return 0;
 }

@@ -13,23 +13,31 @@
 /* vCPUs looked at to find one that ran here last. */
 #define MAX_CACHE_WALK 16
 
-/* The VM that goes first among those with a vCPU to run, after @last in that order. */
+/*
+ * The VM that goes first among those with a vCPU to run, after @last in that order. A vCPU
+ * of @prev_vm, which is about to leave this pCPU, still counts as running.
+ */
 static u32 next_vm(u32 last, u32 prev_vm, u64 now, u32 *nr_candidates)
 {
 	struct vm_ctx *vm, *best_vm = NULL, *last_vm = vm_slot(last);
 	u32 slot, best = NO_VM, end = vm_end();
+	s32 running, best_running = 0, last_running;
+
+	last_running = last_vm ? last_vm->nr_running - (last == prev_vm) : 0;
 
 	bpf_for(slot, 1, end) {
 		vm = vm_slot(slot);
 		if (!vm || slot == last || (vm->nr_queued <= 0 && slot != prev_vm))
 			continue;
 		(*nr_candidates)++;
-		if (last_vm && !vm_goes_first(last_vm, vm, now))
+		running = vm->nr_running - (slot == prev_vm);
+		if (last_vm && !vm_goes_first(last_vm, last_running, vm, running, now))
 			continue;
-		if (best_vm && !vm_goes_first(vm, best_vm, now))
+		if (best_vm && !vm_goes_first(vm, running, best_vm, best_running, now))
 			continue;
 		best = slot;
 		best_vm = vm;
+		best_running = running;
 	}
 	return best;
 }

@@ -143,14 +143,14 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 this_cpu, u64 now)
 	struct cpu_ctx *c;
 	u32 cpu;
 
-	if (want <= 0)
+	if (want <= 0 || vm->spread)
 		return;
 	bpf_for(cpu, 0, nr_cpu_ids) {
 		c = cpu_ctx(cpu);
 		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU || c->vm == slot)
 			continue;
 		running = vm_slot(c->vm);
-		if (!running || vm_in_turn(running, now))
+		if (!running || !vm_summons(vm, running, now))
 			continue;
 		preempt(cpu);
 		if (--want <= 0)

@@ -13,6 +13,12 @@
  * together and start together the next time. Within its turn a VM gets back any pCPU
  * that was lent to another VM meanwhile; it takes none from a turn that is older. This
  * is Ousterhout's co-scheduling with the fragments filled (1982), relaxed as in vSphere.
+ *
+ * Spread: turns are for vCPUs that wait for each other unseen, spinning in user mode. Where
+ * they halt, or spin in guest kernel mode, KVM sees it and the pCPU goes to somebody else;
+ * then they do more when they do not run together, for two that run at once contend for
+ * locks and interrupt each other (a preempted vCPU's TLB is flushed without an interrupt).
+ * A spread VM has no turns, and goes after others while it runs already.
  */
 #ifndef BATON_POLICY_H
 #define BATON_POLICY_H
@@ -55,6 +61,18 @@
 
 /* vCPUs of one VM this close in vtime are equals: the pCPU takes the one it ran last. */
 #define CACHE_WINDOW_NS (TURN_NS / 4)
+
+/*
+ * A VM is spread when its vCPUs wait, visibly, more often than once in SPREAD_BELOW_NS of
+ * CPU time, and no longer when less often than once in SPREAD_ABOVE_NS: several times, or
+ * hardly once, in what would be a turn. Decided anew every SPREAD_WINDOW_NS of CPU time.
+ */
+#define SPREAD_BELOW_NS (2ULL * 1000 * 1000)
+#define SPREAD_ABOVE_NS (8ULL * 1000 * 1000)
+#define SPREAD_WINDOW_NS (4 * TURN_NS)
+
+/* Spins closer together than this are one wait: a lock's holder or an IPI takes that long. */
+#define SAME_WAIT_NS (100ULL * 1000)
 
 /* Same as time_before64(): right across the wrap of the clock. */
 static inline bool vtime_before(u64 a, u64 b)
@@ -100,14 +118,28 @@ static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 
 static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
 {
+	if (vm->spread)
+		return false;
 	if (vm->nr_running <= 0 && !vtime_before(now, vm->turn_start + START_NS))
 		return false;
 	return vtime_before(now + TURN_SLACK_NS, vm->turn_end);
 }
 
+/* Should @vm be spread, which ran for @ran ns and waited visibly @waits times in them? */
+static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 waits)
+{
+	return ran < waits * (vm->spread ? SPREAD_ABOVE_NS : SPREAD_BELOW_NS);
+}
+
+/* Does a spin in guest kernel mode @now begin a wait, or go on with one? */
+static inline bool begins_wait(const struct task_ctx *spinner, u64 now)
+{
+	return !vtime_before(now, spinner->spun_at + SAME_WAIT_NS);
+}
+
 /*
  * A vCPU of @vm is about to run: the end of the turn it belongs to, which begins now if
- * none is under way.
+ * none is under way. A spread VM's vCPUs have one each.
  */
 static inline u64 vm_join_turn(struct vm_ctx *vm, u64 now)
 {
@@ -119,8 +151,27 @@ static inline u64 vm_join_turn(struct vm_ctx *vm, u64 now)
 	return vm->turn_end;
 }
 
-/* Of two VMs with a vCPU to run, does @a get the pCPU? */
-static inline bool vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b, u64 now)
+/* A turn of each of @running vCPUs of @vm, in virtual time. */
+static inline u64 turns_of(const struct vm_ctx *vm, s32 running)
+{
+	return running > 0 ? weighted(TURN_NS * running, vm->weight) : 0;
+}
+
+/*
+ * Where @vm stands while @running of its vCPUs run: a spread VM where it will be once they
+ * have used their slices, so that it gets another pCPU only when it is that far behind.
+ */
+static inline u64 vm_standing(const struct vm_ctx *vm, s32 running)
+{
+	return vm->spread ? vm->vtime + turns_of(vm, running) : vm->vtime;
+}
+
+/*
+ * Of two VMs with a vCPU to run, does @a get the pCPU? @a_running and @b_running of their
+ * vCPUs run on other pCPUs.
+ */
+static inline bool vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b,
+				 s32 b_running, u64 now)
 {
 	bool a_turn = vm_in_turn(a, now), b_turn = vm_in_turn(b, now);
 
@@ -128,23 +179,44 @@ static inline bool vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b,
 		return a_turn;
 	if (a_turn)
 		return vtime_before(a->turn_start, b->turn_start);
-	return vtime_before(a->vtime, b->vtime);
+	return vtime_before(vm_standing(a, a_running), vm_standing(b, b_running));
+}
+
+/* @vm begins a turn: may it take, for a sibling, the pCPU where a vCPU of @running runs? */
+static inline bool vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now)
+{
+	if (vm == running || vm->spread || vm_in_turn(running, now))
+		return false;
+	return !running->spread ||
+	       vtime_before(vm->vtime, vm_standing(running, running->nr_running));
+}
+
+/* Is @vm spread and behind @other by more than a turn of what @other runs? */
+static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *other)
+{
+	return vm->spread &&
+	       vtime_before(vm->vtime + turns_of(other, other->nr_running), other->vtime);
 }
 
 /*
  * May a vCPU of @waker take the pCPU from a vCPU of @running that has run for @ran ns? In
  * its turn a VM takes back what others fill. Outside it only a VM that was idle may: one
- * with vCPUs in the queue waits for its turn, being behind is how turns work.
+ * with vCPUs in the queue waits for its turn, being behind is how turns work. A spread one
+ * has no turn to wait for: when it is overdue it may, and is not preempted.
  */
 static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running,
 			       bool was_idle, u64 ran, u64 now)
 {
 	if (waker == running || ran < MIN_RUN_NS)
 		return false;
-	if (vm_in_turn(waker, now))
-		return !vm_in_turn(running, now) ||
-		       vtime_before(waker->turn_start, running->turn_start);
-	return was_idle && vtime_before(waker->vtime + WAKE_MARGIN_NS, running->vtime);
+	if (vm_in_turn(waker, now)) {
+		if (vm_in_turn(running, now))
+			return vtime_before(waker->turn_start, running->turn_start);
+		return !vm_overdue(running, waker);
+	}
+	if (was_idle)
+		return vtime_before(waker->vtime + WAKE_MARGIN_NS, running->vtime);
+	return vm_overdue(waker, running);
 }
 
 /*

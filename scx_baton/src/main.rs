@@ -152,7 +152,7 @@ impl<'a> Scheduler<'a> {
                 *total += u64::from_ne_bytes(word.try_into()?);
             }
         }
-        let (mut vms, mut vcpus) = (0, 0);
+        let (mut vms, mut vcpus, mut spread) = (0, 0, 0);
         for slot in 1..self.vm_slots_end()? {
             let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
                 continue;
@@ -166,9 +166,10 @@ impl<'a> Scheduler<'a> {
             if vm.kvm != 0 {
                 vms += 1;
                 vcpus += vm.nr_vcpus.max(0) as u64;
+                spread += u64::from(vm.spread);
             }
         }
-        Ok(Metrics::new(&sum, vms, vcpus))
+        Ok(Metrics::new(&sum, vms, vcpus, spread))
     }
 
     fn vm_slots_end(&self) -> Result<u32> {

@@ -19,6 +19,10 @@ pub struct Metrics {
     pub vms: u64,
     #[stat(desc = "vCPUs of these VMs that have run")]
     pub vcpus: u64,
+    #[stat(
+        desc = "VMs whose vCPUs wait visibly (halts, spins in the guest's kernel) and run apart"
+    )]
+    pub spread: u64,
     #[stat(desc = "PAUSE-loop exits and other spins that KVM noticed")]
     pub spins: u64,
     #[stat(desc = "Directed yields seen: vCPUs that KVM asked to run instead of a spinner")]
@@ -48,12 +52,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// From the sum of the per-CPU counters and the number of VMs and vCPUs now.
-    pub fn new(s: &baton_stats, vms: u64, vcpus: u64) -> Self {
+    /// From the sum of the per-CPU counters and the numbers of VMs, vCPUs and spread VMs now.
+    pub fn new(s: &baton_stats, vms: u64, vcpus: u64, spread: u64) -> Self {
         let count = |stat: baton_stat| s.count[stat as usize];
         Self {
             vms,
             vcpus,
+            spread,
             spins: count(baton_stat_STAT_SPINS),
             yields: count(baton_stat_STAT_YIELDS),
             obeyed: count(baton_stat_STAT_OBEYED),
@@ -75,6 +80,7 @@ impl Metrics {
         Self {
             vms: self.vms,
             vcpus: self.vcpus,
+            spread: self.spread,
             spins: self.spins - before.spins,
             yields: self.yields - before.yields,
             obeyed: self.obeyed - before.obeyed,
@@ -94,12 +100,13 @@ impl Metrics {
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "[{}] VMs {} vCPUs {} | spins {} yields {} obeyed {} missed: running {} asleep {} \
+            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} missed: running {} asleep {} \
              raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
              host preempts {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
             self.vcpus,
+            self.spread,
             self.spins,
             self.yields,
             self.obeyed,

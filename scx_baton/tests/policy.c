@@ -32,9 +32,25 @@ u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
 	return vm_join_turn(vm, now);
 }
 
-bool t_vm_goes_first(const struct vm_ctx *a, const struct vm_ctx *b, u64 now)
+bool t_vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b, s32 b_running,
+		     u64 now)
 {
-	return vm_goes_first(a, b, now);
+	return vm_goes_first(a, a_running, b, b_running, now);
+}
+
+bool t_vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now)
+{
+	return vm_summons(vm, running, now);
+}
+
+bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 waits)
+{
+	return vm_spreads(vm, ran, waits);
+}
+
+bool t_begins_wait(const struct task_ctx *spinner, u64 now)
+{
+	return begins_wait(spinner, now);
 }
 
 bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle, u64 ran,

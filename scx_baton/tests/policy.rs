@@ -18,7 +18,16 @@ unsafe extern "C" {
     fn t_vm_lag(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
-    fn t_vm_goes_first(a: *const vm_ctx, b: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_goes_first(
+        a: *const vm_ctx,
+        a_running: i32,
+        b: *const vm_ctx,
+        b_running: i32,
+        now: u64,
+    ) -> bool;
+    fn t_vm_summons(vm: *const vm_ctx, running: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_spreads(vm: *const vm_ctx, ran: u64, waits: u64) -> bool;
+    fn t_begins_wait(spinner: *const task_ctx, now: u64) -> bool;
     fn t_vm_preempts(
         w: *const vm_ctx,
         r: *const vm_ctx,
@@ -40,10 +49,12 @@ fn vm() -> vm_ctx {
     vm
 }
 
-/// A VM somewhere around `base`, in or out of its turn.
+/// A VM somewhere around `base`, spread, in or out of its turn.
 fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
-    (0u64..200 * MS, 0u64..40 * MS, 0i32..3).prop_map(move |(vtime, started, running)| {
+    let state = (0u64..200 * MS, 0u64..40 * MS, 0i32..3, any::<bool>());
+    state.prop_map(move |(vtime, started, running, spread)| {
         let mut vm = vm();
+        vm.spread = spread.into();
         vm.vtime = base.wrapping_add(vtime);
         vm.turn_start = base.wrapping_add(started);
         vm.turn_end = vm.turn_start.wrapping_add(TURN);
@@ -61,7 +72,7 @@ fn clock_and_vms() -> impl Strategy<Value = (u64, [vm_ctx; 3])> {
 }
 
 fn goes_first(a: &vm_ctx, b: &vm_ctx, now: u64) -> bool {
-    unsafe { t_vm_goes_first(a, b, now) }
+    unsafe { t_vm_goes_first(a, a.nr_running, b, b.nr_running, now) }
 }
 
 proptest! {
@@ -112,9 +123,56 @@ proptest! {
         }
     }
 
+    /// A gang assembles on pCPUs whose turn is over, and takes none from a spread VM that is
+    /// further behind; a spread VM summons nobody.
+    #[test]
+    fn a_gang_costs_nobody_a_share((now, [a, b, _]) in clock_and_vms()) {
+        let (summons, itself) = unsafe { (t_vm_summons(&a, &b, now), t_vm_summons(&a, &a, now)) };
+        let in_turn = unsafe { t_vm_in_turn(&b, now) };
+        prop_assert!(!itself);
+        if summons {
+            prop_assert!(a.spread == 0 && !in_turn);
+            let lead = a.vtime.wrapping_sub(b.vtime) as i64;
+            prop_assert!(b.spread == 0 || lead < (TURN * b.nr_running.max(0) as u64).max(1) as i64);
+        } else if a.spread == 0 && b.spread == 0 {
+            prop_assert!(in_turn);
+        }
+    }
+
+    /// Of two spread VMs that are level, the one with fewer vCPUs running goes first.
+    #[test]
+    fn spread_vms_run_apart((now, [mut a, mut b, _]) in clock_and_vms()) {
+        (a.spread, b.spread) = (1, 1);
+        b.vtime = a.vtime;
+        prop_assert_eq!(goes_first(&a, &b, now), a.nr_running < b.nr_running);
+    }
+
+    /// Spread is decided by how often vCPUs wait, with hysteresis: what is spread stays so at
+    /// rates at which nothing becomes so.
+    #[test]
+    fn frequent_waits_spread(ran in 0u64..1_000 * MS, waits in 0u64..2_000) {
+        let mut vm = vm();
+        let becomes = unsafe { t_vm_spreads(&vm, ran, waits) };
+        vm.spread = 1;
+        let stays = unsafe { t_vm_spreads(&vm, ran, waits) };
+        prop_assert!(stays || !becomes);
+        prop_assert_eq!(becomes, ran < 2 * MS * waits);
+        prop_assert_eq!(stays, ran < 8 * MS * waits);
+    }
+
+    #[test]
+    fn spins_close_together_are_one_wait(now: u64, since in 0u64..1_000_000) {
+        // SAFETY: as in vm().
+        let mut t: task_ctx = unsafe { std::mem::zeroed() };
+        t.spun_at = now.wrapping_sub(since);
+        let begins = unsafe { t_begins_wait(&t, now) };
+        prop_assert_eq!(begins, since >= 100_000);
+    }
+
     /// Siblings that start inside a turn end with it; the next turn is a whole one.
     #[test]
     fn siblings_end_together((now, [mut a, _, _]) in clock_and_vms(), later in 0u64..9 * MS) {
+        a.spread = 0;
         let first = unsafe { t_vm_join_turn(&mut a, now) };
         a.nr_running = 1;
         prop_assert!(first.wrapping_sub(now) <= TURN);
@@ -125,13 +183,25 @@ proptest! {
         prop_assert_eq!(next, first.wrapping_add(TURN));
     }
 
-    /// Turn by turn, VMs that always want the CPU share it by weight.
+    /// Slice by slice on two pCPUs, VMs that always want the CPU share it by weight, spread or
+    /// not.
     #[test]
-    fn shares_follow_weights(weights in prop::collection::vec(10u32..1000, 2..6)) {
-        let mut vms: Vec<vm_ctx> = weights.iter().map(|&w| vm_ctx { weight: w, ..vm() }).collect();
+    fn shares_follow_weights(kinds in prop::collection::vec((10u32..1000, any::<bool>()), 2..6)) {
+        let weights: Vec<u32> = kinds.iter().map(|(weight, _)| *weight).collect();
+        let new = |&(weight, spread): &(u32, bool)| vm_ctx { weight, spread: spread.into(), ..vm() };
+        let mut vms: Vec<vm_ctx> = kinds.iter().map(new).collect();
         let mut used = vec![0u64; vms.len()];
         let mut vnow = 0;
-        for _ in 0..40_000 {
+        let mut runs: [Option<usize>; 2] = [None; 2];
+        for slice in 0..80_000 {
+            let pcpu = &mut runs[slice % 2];
+            if let Some(done) = pcpu.take() {
+                let v = &mut vms[done];
+                v.nr_running -= 1;
+                v.vtime += unsafe { t_weighted(TURN, v.weight) };
+                v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_lag(v)) };
+                used[done] += TURN;
+            }
             let mut best = 0;
             for i in 1..vms.len() {
                 if goes_first(&vms[i], &vms[best], 0) {
@@ -139,12 +209,8 @@ proptest! {
                 }
             }
             vnow = vnow.max(vms[best].vtime);
-            used[best] += 2 * TURN;
-            let v = &mut vms[best];
-            v.vtime += unsafe { t_weighted(2 * TURN, v.weight) };
-            for v in &mut vms {
-                v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_lag(v)) };
-            }
+            vms[best].nr_running += 1;
+            *pcpu = Some(best);
         }
         let all: u64 = used.iter().sum();
         let weight: u32 = weights.iter().sum();

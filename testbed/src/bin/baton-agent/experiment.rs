@@ -22,6 +22,10 @@ const GUESTS_UP: Duration = Duration::from_secs(90);
 /// late): as long as the kernel's watchdog may need to throw a stalled scheduler out.
 const RUN_GRACE: Duration = Duration::from_secs(20);
 
+/// Beyond the time of the workload, after another guest has answered: a guest that was starved so
+/// far has the host for itself then, and only its last completion left to do.
+const STRAGGLE: Duration = Duration::from_secs(5);
+
 /// Reads the plan from standard input and performs it.
 pub fn run() -> Result<()> {
     let plan: Plan = serde_json::from_reader(stdin()).context("bad plan")?;
@@ -140,9 +144,10 @@ impl Host<'_> {
 
     fn work(&mut self, run: &Run) -> Result<Vec<Measured>, Trouble> {
         let deadline = Duration::from_secs_f64(run.seconds) * 4 + RUN_GRACE;
+        let straggle = Duration::from_secs_f64(run.seconds) + STRAGGLE;
         let argv = &run.workload.argv;
         match &mut self.vms {
-            Some(vms) => vms.run(run.id, argv, &run.active, deadline),
+            Some(vms) => vms.run(run.id, argv, &run.active, deadline, straggle),
             None => Ok(vec![work::report(argv, deadline)?]),
         }
     }
