@@ -49,6 +49,11 @@ pub fn write_host(
             image.archive.bytes(&format!("lib/modules/{name}.ko"), 0o644, &module)?;
         }
     }
+    // libbpf looks there for the options that a BPF program asks for (`__kconfig`), as those of
+    // most public schedulers do.
+    if let (Some(config), Some(modules)) = (kernel.config(), &kernel.modules) {
+        image.file(&format!("boot/config-{}", name_of(modules)), 0o644, &config)?;
+    }
     image.file("guest/bzImage", 0o644, &kernel.image)?;
     image.archive.bytes("guest/initrd", 0o644, &guest(userland, &agent)?)?;
     image.archive.finish()?.flush()?;

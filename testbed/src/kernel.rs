@@ -129,9 +129,15 @@ impl Kernel {
         unpack().map(Some).with_context(|| format!("cannot unpack {}", file.display()))
     }
 
+    /// Its configuration, where packages and distributions put it.
+    pub fn config(&self) -> Option<PathBuf> {
+        let dir = self.modules.as_ref()?;
+        let name = format!("config-{}", dir.file_name()?.to_str()?);
+        [dir.join("config"), self.image.with_file_name(name)].into_iter().find(|f| f.is_file())
+    }
+
     fn has_sched_ext(&self) -> bool {
-        let config = self.modules.as_ref().and_then(|dir| fs::read(dir.join("config")).ok());
-        config.is_some_and(|text| {
+        self.config().and_then(|file| fs::read(file).ok()).is_some_and(|text| {
             String::from_utf8_lossy(&text).lines().any(|line| line == "CONFIG_SCHED_CLASS_EXT=y")
         })
     }
