@@ -7,7 +7,8 @@
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
 
 CARGO ?= cargo
-BATON = target/release/baton
+TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c)
 
 .PHONY: all setup build demo test test-kernels lint fmt unit-test host-test clean
@@ -27,7 +28,7 @@ test: lint unit-test host-test
 
 # The kernels with sched_ext that the mirror offers, one after the other.
 test-kernels: build
-	@for series in $$($(BATON) testbed kernels); do \
+	@for series in $$($(BATON) testbed kernels | cut -d' ' -f1); do \
 		echo "== Linux $$series"; \
 		BATON_KERNEL_SERIES=$$series $(MAKE) --no-print-directory host-test || exit 1; \
 	done

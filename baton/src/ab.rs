@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
 use baton_testbed::experiment::Experiment;
@@ -55,9 +55,12 @@ pub struct Outputs {
 pub fn main(args: Ab) -> i32 {
     let read = || {
         let text = fs::read_to_string(&args.file)?;
-        Experiment::parse(&text)
+        let mut experiment = Experiment::parse(&text)?;
+        experiment.pcpus = args.host.pcpus.unwrap_or(experiment.pcpus);
+        Ok(experiment)
     };
-    match read().with_context(|| format!("{}", args.file.display())) {
+    let read: Result<Experiment> = read();
+    match read.with_context(|| format!("{}", args.file.display())) {
         Ok(experiment) => measure(&experiment, args.host.options(), &args.outputs),
         Err(error) => {
             eprintln!("baton: {error:#}");
@@ -94,7 +97,7 @@ fn try_measure(
     // All that can be known to be wrong is told before the host boots.
     experiment.check().map_err(Stop::Setup)?;
     for file in outputs.json.iter().chain(&outputs.svg) {
-        replace(file, "").map_err(Stop::Setup)?;
+        writable(file).map_err(Stop::Setup)?;
     }
     options.extra_bins.extend(programs(experiment, outputs.peers).map_err(Stop::Setup)?);
     options.pcpus = experiment.pcpus;
@@ -122,8 +125,8 @@ fn try_measure(
     let report = Report::new(experiment, &kernel, &records);
     if !records.is_empty() {
         print!("{}", table::render(&report));
+        write_svg(&report, outputs).and(unwritten).map_err(Stop::Setup)?;
     }
-    write_svg(&report, outputs).and(unwritten).map_err(Stop::Setup)?;
     ended
 }
 
@@ -136,18 +139,32 @@ fn write_svg(report: &Report, outputs: &Outputs) -> Result<()> {
     let Some(file) = &outputs.svg else { return Ok(()) };
     match chart::render(report) {
         Some(svg) => replace(file, &svg),
-        None => {
-            fs::remove_file(file)?;
-            bail!("there is no chart: no workload has a share of the ideal")
-        }
+        None => bail!("there is no chart: no workload has a share of the ideal"),
     }
+}
+
+/// Where a file's new content grows.
+fn part_of(file: &Path) -> PathBuf {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    part.into()
+}
+
+/// Whether [`replace`] will work, as far as that can be known; the file stays as it is.
+fn writable(file: &Path) -> Result<()> {
+    let part = part_of(file);
+    let probe = || {
+        ensure!(!file.is_dir(), "it is a directory");
+        fs::write(&part, "")?;
+        Ok(fs::remove_file(&part)?)
+    };
+    probe().with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Writes a file as a whole: who reads it meanwhile sees the old one or the new one.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let write = || {
-        let mut part = file.as_os_str().to_owned();
-        part.push(".part");
+        let part = part_of(file);
         fs::write(&part, text).and_then(|()| fs::rename(&part, file)).inspect_err(|_| {
             let _ = fs::remove_file(&part);
         })
@@ -194,6 +211,19 @@ fn programs(experiment: &Experiment, install: bool) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn earlier_results_stay_until_there_are_new_ones() {
+        let dir = std::env::temp_dir().join(format!("baton-ab-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let file = dir.join("result.json");
+        replace(&file, "old").unwrap();
+        writable(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        assert!(writable(&dir).is_err() && writable(&dir.join("no/such")).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn programs_are_told_apart_by_file_name() {

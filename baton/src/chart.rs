@@ -148,14 +148,7 @@ fn bar(svg: &mut String, left: f64, fill: &str, cell: &Cell, y: &impl Fn(f64) ->
         Cell::Figures(figures) => figures,
         Cell::Failed { error, .. } => {
             let word = if error.starts_with("hung") { "hung" } else { "failed" };
-            let at = y(0.0) - 6.0;
-            let _ = writeln!(
-                svg,
-                "<text class=\"hung\" transform=\"translate({:.1} {at:.1}) rotate(-90)\">{word}\
-                 <title>{}</title></text>",
-                middle + 4.0,
-                escape(error)
-            );
+            upright(svg, middle, y(0.0), word, error);
             return;
         }
     };
@@ -175,6 +168,22 @@ fn bar(svg: &mut String, left: f64, fill: &str, cell: &Cell, y: &impl Fn(f64) ->
         }
     }
     text(svg, middle, y(highest) - 5.0, "note", "middle", &format!("{:.0}", share * 100.0));
+    if figures.failed_runs > 0 {
+        let (failed, runs) = (figures.failed_runs, figures.runs.len());
+        upright(svg, middle, y(0.0), &format!("{failed} of {runs} failed"), "");
+    }
+}
+
+/// What went wrong, upwards from the base line; `why` appears under the mouse.
+fn upright(svg: &mut String, middle: f64, base: f64, words: &str, why: &str) {
+    let _ = writeln!(
+        svg,
+        "<text class=\"hung\" transform=\"translate({:.1} {:.1}) rotate(-90)\">{words}\
+         <title>{}</title></text>",
+        middle + 4.0,
+        base - 6.0,
+        escape(why)
+    );
 }
 
 fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {

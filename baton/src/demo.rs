@@ -9,16 +9,16 @@ use crate::ab::{Outputs, measure};
 use crate::peers::PEERS;
 use crate::testbed::HostArgs;
 
-/// Six seconds hold a thousand slices and ten completions of the slowest workload.
-const SECONDS: f64 = 6.0;
-const QUICK_SECONDS: f64 = 4.0;
+/// Two seconds hold hundreds of slices and six completions of the slowest workload, and keep the
+/// demo within eight minutes on two cores.
+const SECONDS: f64 = 2.0;
 const QUICK_WORKLOADS: [&str; 2] = ["barrier", "shootdown"];
 
 /// Boots an emulated KVM host, runs Linux guests on it under the kernel's own scheduler and under
 /// scx_baton, and shows how much work each got done.
 #[derive(Args)]
 pub struct Demo {
-    /// Two workloads only, and shorter runs
+    /// Two workloads only
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -26,9 +26,9 @@ pub struct Demo {
     /// Interleaved repetitions of everything
     #[arg(long, value_name = "N", default_value_t = 3)]
     repetitions: u32,
-    /// Length of one run [default: 6, with --quick 4]
-    #[arg(long, value_name = "S")]
-    seconds: Option<f64>,
+    /// Length of one run
+    #[arg(long, value_name = "S", default_value_t = SECONDS)]
+    seconds: f64,
     /// Guests, with two vCPUs each
     #[arg(long, value_name = "N", default_value_t = 2)]
     vms: u32,
@@ -60,7 +60,6 @@ pub fn main(demo: Demo) -> i32 {
         let names = if demo.quick { QUICK_WORKLOADS.to_vec() } else { builtin_workloads() };
         workloads = names.into_iter().map(String::from).collect();
     }
-    let seconds = demo.seconds.unwrap_or(if demo.quick { QUICK_SECONDS } else { SECONDS });
     let experiment = Experiment {
         pcpus: options.pcpus,
         vms: demo.vms,
@@ -68,7 +67,7 @@ pub fn main(demo: Demo) -> i32 {
         vm_mem_mib: 256,
         weights: Vec::new(),
         repetitions: demo.repetitions,
-        seconds,
+        seconds: demo.seconds,
         schedulers: schedulers.into_iter().map(Scheduler::Name).collect(),
         workloads: workloads.iter().map(|name| Workload::builtin(name)).collect(),
     };

@@ -87,9 +87,13 @@ fn footer(report: &Report) -> String {
     let partial = if report.complete { "" } else { " The experiment did not get to its end." };
     format!(
         "Measured on an emulated host (kernel {kernel}, {} pCPUs, {} vCPUs a VM, {} s a run, \
-         {} full interleaved repetitions):\nthe schedulers can be compared with each other, the rates \
+         {} full interleaved {}):\nthe schedulers can be compared with each other, the rates \
          are not those of real hardware.{partial}",
-        report.pcpus, report.vcpus_per_vm, report.seconds, report.repetitions
+        report.pcpus,
+        report.vcpus_per_vm,
+        report.seconds,
+        report.repetitions,
+        if report.repetitions == 1 { "repetition" } else { "repetitions" }
     )
 }
 

@@ -50,9 +50,9 @@ const SHELL_HELP: &str = "Ends with 'exit' or Ctrl-D.";
 /// Which host to boot.
 #[derive(Args)]
 pub struct HostArgs {
-    /// CPUs of the host
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
-    pcpus: u32,
+    /// CPUs of the host [default: 2, or as the experiment says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub pcpus: Option<u32>,
     /// Memory of the host in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1024..))]
     mem: u32,
@@ -85,7 +85,7 @@ pub struct HostArgs {
 impl HostArgs {
     pub fn options(self) -> HostOptions {
         HostOptions {
-            pcpus: self.pcpus,
+            pcpus: self.pcpus.unwrap_or(2),
             mem_mib: self.mem,
             source: Source {
                 series: self.kernel_series,

@@ -6,6 +6,7 @@
 #   rate NAME                   the rate it reported last (waits for it)
 #   baton [OPTIONS]             starts scx_baton and waits until it is in charge
 #   kill_vm NAME                ends a guest with SIGKILL
+#   busy                        starts a task of the host that never sleeps
 #   all_well                    ends with status 75 if a guest is gone that nobody killed
 #
 # Emulation loses a guest now and then, whatever schedules it. That is told apart by status 75
@@ -79,6 +80,12 @@ work() {
 rate() {
 	until_true "grep -q '@baton \(done\|fail\) 1' $RUN/$1.log" lost
 	sed -n 's/.*@baton done 1 .*"rate":\([0-9.]*\).*/\1/p' $RUN/$1.log
+}
+
+# Starts a task that wants a pCPU all the time; their PIDs are in $busy.
+busy() {
+	sh -c 'while :; do :; done' &
+	busy="$busy $!"
 }
 
 state() { cat /sys/kernel/sched_ext/state; }

@@ -224,6 +224,30 @@ fn host_threads_stay_prompt() {
     }
 }
 
+/// Four loops on two pCPUs, and no VM: half of a pCPU for each.
+#[test]
+fn host_tasks_share_without_guests() {
+    let found = on_host(
+        host(),
+        r#"
+        baton
+        busy; busy; busy; busy
+        sleep 12
+        # Fields 14 and 15, user and system time; the name before them has no blank here.
+        for p in $busy; do used="$used $(cut -d' ' -f14 /proc/$p/stat)"; done
+        echo "used=$used"
+        kill $busy
+        echo "state=$(state)"
+        "#,
+    );
+    let used: Vec<f64> =
+        found.text("used").split_whitespace().map(|n| n.parse().expect("ticks")).collect();
+    assert_eq!(used.len(), 4, "{}", found.out);
+    let most = used.iter().copied().fold(0.0, f64::max);
+    assert!(used.iter().all(|ticks| *ticks > 0.5 * most), "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+}
+
 #[test]
 fn guests_survive_the_scheduler() {
     let found = on_host(
@@ -280,10 +304,14 @@ fn cpus_come_and_go_under_load() {
         baton
         work a 20 barrier --pause-every 2000; work b 20 shootdown
         cpu1=/sys/devices/system/cpu/cpu1/online
+        # One of two that are bound to the CPU waits when it goes.
+        busy; busy
         for i in 1 2 3; do
+            for p in $busy; do taskset -p 2 $p >/dev/null; done
             sleep 2; echo 0 >$cpu1 || fail "offline"
             sleep 2; echo 1 >$cpu1 || fail "online"
         done
+        kill $busy
         echo "a=$(rate a)"
         echo "b=$(rate b)"
         echo "state=$(state)"

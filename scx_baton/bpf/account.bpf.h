@@ -111,29 +111,51 @@ static void observe(struct vm_ctx *vm, u64 ran)
 
 	if (seen < SPREAD_WINDOW_NS)
 		return;
-	vm->spread = vm_spreads(vm, seen, vm->seen_waits);
-	vm->seen_ns = 0;
-	vm->seen_waits = 0;
+	/* Of the pCPUs that come here at once, one decides. */
+	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
+		return;
+	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_waits, 0));
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
 static void charge(struct task_ctx *t, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
-	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
+	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
 
 	t->run_at = now;
 	if (!vm) {
-		t->vtime =
-			vtime_clamp(t->vtime + weighted(ran, t->weight), vnow, host_lag(t->weight));
+		/* A task that has just become a vCPU: its vtime is the VM's now. */
+		if (!vm_of(t))
+			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
+					       host_lag(t->weight));
 		return;
 	}
 	t->vtime += ran;
 	if (t->boosted)
 		stat_add(STAT_BOOST_NS, ran);
-	__sync_fetch_and_add(&vm->vtime, weighted(ran, vm->weight));
-	vm->vtime = vtime_clamp(vm->vtime, vnow, vm_lag(vm));
+	add = weighted(ran, vm->weight);
+	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
+	clamped = vtime_clamp(vtime, vnow, vm_lag(vm));
+	/* A charge from another pCPU in between must not be lost; it clamps, too. */
+	if (clamped != vtime)
+		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
 	observe(vm, ran);
+}
+
+/*
+ * The VM that @t is a vCPU of. One whose VM is gone becomes a host task again; its vtime
+ * was that VM's.
+ */
+static struct vm_ctx *vm_now(struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_of(t);
+
+	if (!vm && t->vm != NO_VM) {
+		t->vm = NO_VM;
+		t->vtime = vnow;
+	}
+	return vm;
 }
 
 /* A sleeper comes back: what it may keep of the time that it did not use is limited. */

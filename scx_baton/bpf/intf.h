@@ -43,7 +43,7 @@ struct vm_ctx {
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u32 spread; /* its vCPUs wait where KVM sees it and need not run together */
 	u64 seen_ns; /* CPU time since @spread was decided last */
-	u64 seen_waits; /* halts and spins in guest kernel mode in that time */
+	u64 seen_waits; /* sleeps and spins in guest kernel mode in that time */
 };
 
 /* One task; a vCPU while @vm is not NO_VM. */

@@ -24,7 +24,6 @@ static u32 vm_claim_slot(u64 kvm)
 			continue;
 		if (__sync_val_compare_and_swap(&vm->kvm, 0, kvm))
 			continue;
-		vm->gen++;
 		vm->nr_vcpus = 0;
 		vm->weight_gen = 0;
 		vm->weight = WEIGHT_DFL;
@@ -72,7 +71,7 @@ static u32 vm_find_or_add(u64 kvm)
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 {
-	struct vm_ctx *vm;
+	struct vm_ctx *vm, *old;
 	struct task_ctx *t;
 	u32 slot;
 
@@ -81,13 +80,16 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	if (!t)
 		return 0;
-	vm = vm_of(t);
-	if (vm && vm->kvm == (u64)vcpu->kvm)
+	old = vm_of(t);
+	if (old && old->kvm == (u64)vcpu->kvm)
 		return 0;
 	slot = vm_find_or_add((u64)vcpu->kvm);
 	vm = vm_slot(slot);
 	if (!vm)
 		return 0;
+	/* A thread may run a vCPU of one VM after one of another. */
+	if (old)
+		__sync_fetch_and_sub(&old->nr_vcpus, 1);
 	t->vtime = vm->vcpu_vnow;
 	t->vm_gen = vm->gen;
 	t->weight_gen = 0;

@@ -22,9 +22,9 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)
 		return prev_cpu;
-	vm = vm_of(t);
+	vm = vm_now(t);
 	wake(t, vm);
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_of(vm, scx_bpf_now()), 0);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, idle_slice(vm, scx_bpf_now()), 0);
 	return cpu;
 }
 
@@ -55,8 +55,11 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		return;
 	leave_queue(t);
 	c->kicked = 0;
+	c->claimed_by = NO_VM;
 	c->since = t->run_at = scx_bpf_now();
 	vm = vm_of(t);
+	/* Not only where tasks queue: on an idle pCPU they never do. */
+	refresh_weight(p, t, vm);
 	if (!vm) {
 		t->run_vm = NO_VM;
 		c->host_vtime = t->vtime;
@@ -89,12 +92,18 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	struct cpu_ctx *c = cpu_ctx(scx_bpf_task_cpu(p));
 	struct task_ctx *t = task_ctx(p);
 	u64 now = scx_bpf_now();
+	u32 claimed_by;
 
 	if (!t)
 		return;
 	charge(t, now);
-	if (t->run_vm && !t->boosted && overdue(c, now))
-		scx_bpf_task_set_slice(p, 0);
+	if (!t->run_vm || t->boosted)
+		return;
+	claimed_by = overdue(c, now);
+	if (claimed_by == NO_VM)
+		return;
+	c->claimed_by = claimed_by;
+	scx_bpf_task_set_slice(p, 0);
 }
 
 void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
@@ -151,7 +160,7 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
 		cpu = scx_bpf_task_cpu(to);
 		c = cpu_ctx(cpu);
-		preempt(cpu);
+		preempt(cpu, NO_VM);
 	}
 	c->boost_vm = to_t->vm;
 	c->boost_slice = donated_slice(from->scx.slice);
@@ -179,8 +188,10 @@ void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
 {
 	struct task_ctx *t = task_ctx(p);
 
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+
 	if (t) {
-		t->vtime = vnow;
+		t->vtime = vm ? vm->vcpu_vnow : vnow;
 		t->weight_gen = 0;
 	}
 }
@@ -257,6 +268,20 @@ void BPF_STRUCT_OPS(baton_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_
 	__sync_fetch_and_add(&cgroup_gen, 1);
 }
 
+/*
+ * Tasks bound to a CPU that goes wait where only that CPU looks, and it does not any more:
+ * onto its own runqueue, from which the kernel pushes them away.
+ */
+static void release_bound(u64 dsq, s32 cpu)
+{
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		if (is_bound(p) && scx_bpf_task_cpu(p) == cpu)
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	}
+}
+
 /* With these two the kernel lets the scheduler stay through CPU hotplug. */
 void BPF_STRUCT_OPS(baton_cpu_online, s32 cpu)
 {
@@ -265,8 +290,13 @@ void BPF_STRUCT_OPS(baton_cpu_online, s32 cpu)
 
 void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 {
+	u32 slot, end = vm_end();
+
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 	cpu_ctx(cpu)->boost_pid = 0;
+	release_bound(cpu, cpu);
+	bpf_for(slot, 1, end)
+		release_bound(vm_dsq(slot), cpu);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)

@@ -7,52 +7,79 @@
 
 #include "place.bpf.h"
 
-/* VMs tried one after the other, in order, when affinity keeps the first ones off. */
+/*
+ * VMs tried one after the other, in order, when affinity keeps the first ones off. Beyond
+ * that, all in the order of their slots: a search in order is quadratic.
+ */
 #define MAX_TRIES 8
 
 /* vCPUs looked at to find one that ran here last. */
 #define MAX_CACHE_WALK 16
 
 /*
- * The VM that goes first among those with a vCPU to run, after @last in that order. A vCPU
- * of @prev_vm, which is about to leave this pCPU, still counts as running.
+ * Does the VM in slot @a go before the one in @b? Of equals, the one with the lower slot. A
+ * vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
+ *
+ * Not static: the verifier looks at such a function once, not once for each way to its call.
  */
-static u32 next_vm(u32 last, u32 prev_vm, u64 now, u32 *nr_candidates)
+__noinline int goes_before(u32 a, u32 b, u32 prev_vm, u64 now)
 {
-	struct vm_ctx *vm, *best_vm = NULL, *last_vm = vm_slot(last);
-	u32 slot, best = NO_VM, end = vm_end();
-	s32 running, best_running = 0, last_running;
+	struct vm_ctx *vm_a = vm_slot(a), *vm_b = vm_slot(b);
+	s32 a_running, b_running;
 
-	last_running = last_vm ? last_vm->nr_running - (last == prev_vm) : 0;
+	if (!vm_a || !vm_b)
+		return false;
+	a_running = vm_a->nr_running - (a == prev_vm);
+	b_running = vm_b->nr_running - (b == prev_vm);
+	if (vm_goes_first(vm_a, a_running, vm_b, b_running, now))
+		return true;
+	return a < b && !vm_goes_first(vm_b, b_running, vm_a, a_running, now);
+}
+
+/* The VM that goes first among those with a vCPU to run, after @last in that order. */
+__noinline u32 next_vm(u32 last, u32 prev_vm, u64 now)
+{
+	u32 slot, best = NO_VM, end = vm_end();
+	struct vm_ctx *vm;
 
 	bpf_for(slot, 1, end) {
 		vm = vm_slot(slot);
 		if (!vm || slot == last || (vm->nr_queued <= 0 && slot != prev_vm))
 			continue;
-		(*nr_candidates)++;
-		running = vm->nr_running - (slot == prev_vm);
-		if (last_vm && !vm_goes_first(last_vm, last_running, vm, running, now))
+		if (last != NO_VM && !goes_before(last, slot, prev_vm, now))
 			continue;
-		if (best_vm && !vm_goes_first(vm, running, best_vm, best_running, now))
-			continue;
-		best = slot;
-		best_vm = vm;
-		best_running = running;
+		if (best == NO_VM || goes_before(slot, best, prev_vm, now))
+			best = slot;
 	}
 	return best;
+}
+
+/* A vCPU of the VM is about to run on @cpu, and @queued more wait. */
+static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
+{
+	if (!vm_join_turn(vm, now))
+		return;
+	stat_add(STAT_TURNS, 1);
+	summon_siblings(vm, slot, queued, cpu, now);
 }
 
 /*
  * Start one vCPU of the VM on @cpu: of those that are level, the one that ran here last
  * (its state is in this pCPU's caches and VMCB), else the one furthest behind.
+ * Not static, as above.
  */
-static bool dispatch_vcpu(u32 slot, struct vm_ctx *vm, s32 cpu, u64 now)
+__noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 {
-	u64 turn_end = vm_join_turn(vm, now), first_vtime = 0;
-	bool begins = vm->turn_start == now, found = false;
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 slice, first_vtime = 0;
 	struct task_struct *p;
 	struct task_ctx *t;
+	bool found = false;
 	u32 pass, seen;
+
+	if (!vm || vm->nr_queued <= 0)
+		return false;
+	slice = vm_turn_end(vm, now) - now;
 
 	bpf_for(pass, 0, 2) {
 		seen = 0;
@@ -71,7 +98,7 @@ static bool dispatch_vcpu(u32 slot, struct vm_ctx *vm, s32 cpu, u64 now)
 				if (t->last_cpu != cpu)
 					continue;
 			}
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, turn_end - now);
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
 			found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			if (found)
 				break;
@@ -79,15 +106,14 @@ static bool dispatch_vcpu(u32 slot, struct vm_ctx *vm, s32 cpu, u64 now)
 		if (found || (!pass && !seen))
 			break;
 	}
-	if (found && begins) {
-		stat_add(STAT_TURNS, 1);
-		summon_siblings(vm, slot, cpu, now);
-	}
+	/* The one that was found counts as queued until it runs. */
+	if (found)
+		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
 	return found;
 }
 
 /* A directed yield named the vCPU to run here, on what the spinner had left. */
-static bool dispatch_boosted(struct cpu_ctx *c)
+static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -101,7 +127,12 @@ static bool dispatch_boosted(struct cpu_ctx *c)
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm) {
 		t->boosted = 1;
-		if (!bpf_iter_scx_dsq_new(&it, vm_dsq(c->boost_vm), 0)) {
+		/*
+		 * Its affinity is looked at while the iterator is open: a task that was put
+		 * back with another one since then is refused by the move.
+		 */
+		if (!bpf_iter_scx_dsq_new(&it, vm_dsq(c->boost_vm), 0) &&
+		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			scx_bpf_dsq_move_set_slice(&it, c->boost_slice);
 			moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
 		}
@@ -140,99 +171,174 @@ static bool steal_host_task(s32 cpu)
 	return false;
 }
 
+/* VMs with a vCPU to run, up to two. */
+static u32 count_vms(u32 prev_vm)
+{
+	u32 slot, n = 0, end = vm_end();
+	struct vm_ctx *vm;
+
+	bpf_for(slot, 1, end) {
+		vm = vm_slot(slot);
+		if (vm && (vm->nr_queued > 0 || slot == prev_vm) && ++n > 1)
+			break;
+	}
+	return n;
+}
+
 static void raise_vnow(u64 vtime)
 {
 	if (vtime_before(vnow, vtime))
 		vnow = vtime;
 }
 
+/* The host task that goes first on a pCPU. */
+struct host_pick {
+	u64 vtime;
+	u64 dsq; /* where it waits, unless it runs */
+	bool found;
+	bool runs; /* it is the one that has just run */
+	u32 seen; /* candidates */
+};
+
+/* Of equals, one that waits goes before one that has just run. */
+static void consider_queue(struct host_pick *h, u64 dsq)
+{
+	u64 vtime;
+
+	if (!peek_vtime(dsq, &vtime))
+		return;
+	h->seen++;
+	if (h->found && vtime_before(h->vtime, vtime))
+		return;
+	h->found = true;
+	h->runs = false;
+	h->vtime = vtime;
+	h->dsq = dsq;
+}
+
+/* Start it; if it waits where only tasks are that may not run here, the next best. */
+static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
+{
+	if (h->runs) {
+		scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
+		return true;
+	}
+	return scx_bpf_dsq_move_to_local(h->dsq, 0) ||
+	       (h->dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
+}
+
+/* None of those that go first may run here: any VM that may, round robin, from @c's last on. */
+static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
+{
+	u32 i, slot, end = vm_end();
+
+	bpf_for(i, 0, end) {
+		slot = c->vm + 1 + i;
+		if (slot >= end)
+			slot -= end;
+		if (dispatch_vcpu(slot, cpu, now))
+			return true;
+	}
+	return false;
+}
+
 /*
  * The next task for @cpu, where @prev has used up its slice, sleeps, or was preempted: a
- * boosted vCPU, else whoever is furthest behind of the host tasks that may run here and
- * the VMs, where a VM in its turn goes before other VMs. @prev is a candidate like any.
+ * boosted vCPU, or one of the VM that preempted, else whoever is furthest behind of the
+ * host tasks that may run here and the VMs, where a VM in its turn goes before other VMs.
+ * @prev is a candidate like any.
+ *
+ * Whenever there is a choice, the one chosen is as far as all have come: vnow follows.
  */
 static void pick_next(s32 cpu, struct task_struct *prev)
 {
 	bool prev_runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
-	bool host = false, prev_is_host = false;
-	u64 now = scx_bpf_now(), host_vtime = 0, host_dsq = 0, vtime, other;
 	struct task_ctx *prev_t = prev_runnable ? task_ctx(prev) : NULL;
-	u32 slot = NO_VM, prev_vm = NO_VM, nr_candidates = 0, try;
+	u32 slot = NO_VM, prev_vm = NO_VM, try, claimed_by;
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct host_pick host = {};
+	u64 now = scx_bpf_now(), other;
 	struct vm_ctx *vm;
+	bool choice;
 
+	claimed_by = c->claimed_by;
+	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
 		charge(prev_t, now);
-	if (c->boost_pid && dispatch_boosted(c))
+	if (c->boost_pid && dispatch_boosted(c, cpu))
+		return;
+	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
 
 	if (prev_t && bpf_cpumask_test_cpu(cpu, prev->cpus_ptr)) {
 		if (vm_of(prev_t)) {
 			prev_vm = prev_t->vm;
 		} else {
-			prev_is_host = host = true;
-			host_vtime = prev_t->vtime;
+			host.found = host.runs = true;
+			host.vtime = prev_t->vtime;
+			host.seen = 1;
 		}
 	}
-	if (peek_vtime(cpu, &vtime) && (!host || vtime_before(vtime, host_vtime))) {
-		host = true;
-		host_vtime = vtime;
-		host_dsq = cpu;
-		prev_is_host = false;
-	}
-	if (peek_vtime(llc_dsq(cpu), &vtime) && (!host || vtime_before(vtime, host_vtime))) {
-		host = true;
-		host_vtime = vtime;
-		host_dsq = llc_dsq(cpu);
-		prev_is_host = false;
-	}
+	consider_queue(&host, cpu);
+	consider_queue(&host, llc_dsq(cpu));
+	choice = host.seen + count_vms(prev_vm) > 1;
 
 	bpf_for(try, 0, MAX_TRIES) {
-		slot = next_vm(slot, prev_vm, now, &nr_candidates);
+		slot = next_vm(slot, prev_vm, now);
 		vm = vm_slot(slot);
-		if (host && (!vm || host_goes_first(host_vtime, vm->vtime, vnow))) {
-			if (vm)
-				raise_vnow(host_vtime);
-			if (prev_is_host) {
-				scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
+		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
+			if (choice)
+				raise_vnow(host.vtime);
+			if (start_host(&host, cpu, prev))
 				return;
-			}
-			if (scx_bpf_dsq_move_to_local(host_dsq, 0))
-				return;
-			/* Its tasks may not run here: the next VM, without the host. */
-			host = false;
+			host.found = false;
 		}
 		if (!vm)
 			break;
 		/* The vCPU that was running goes on, unless a sibling is further behind. */
-		if (slot == prev_vm && prev_t &&
-		    !(peek_vtime(vm_dsq(slot), &other) && vtime_before(other, prev_t->vtime)) &&
-		    !kept_out(prev_t, now)) {
-			scx_bpf_task_set_slice(prev, vm_join_turn(vm, now) - now);
-			return;
+		if (slot != prev_vm || !prev_t || kept_out(prev_t, now) ||
+		    (peek_vtime(vm_dsq(slot), &other) && vtime_before(other, prev_t->vtime))) {
+			if (dispatch_vcpu(slot, cpu, now)) {
+				if (!try && choice)
+					raise_vnow(vm->vtime);
+				return;
+			}
+			/* That sibling may not run here. */
+			if (slot != prev_vm || !prev_t || kept_out(prev_t, now))
+				continue;
 		}
-		if (dispatch_vcpu(slot, vm, cpu, now)) {
-			if (!try && nr_candidates > 1)
-				raise_vnow(vm->vtime);
-			return;
-		}
+		if (!try && choice)
+			raise_vnow(vm->vtime);
+		scx_bpf_task_set_slice(prev, vm_turn_end(vm, now) - now);
+		join_turn(vm, slot, vm->nr_queued, cpu, now);
+		return;
 	}
 
-	steal_host_task(cpu);
+	if (vm && dispatch_any(c, cpu, now))
+		return;
+	if (!scx_bpf_dsq_move_to_local(cpu, 0) && !scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0))
+		steal_host_task(cpu);
 }
 
 /*
- * At each tick of a vCPU: does a VM wait that may take this pCPU back, but came while the
- * vCPU's first millisecond was protected?
+ * At each tick of a vCPU: a VM that waits and may take this pCPU, but came while the vCPU's
+ * first millisecond was protected, or was not so far behind then; NO_VM if there is none.
  */
-static bool overdue(const struct cpu_ctx *c, u64 now)
+static u32 overdue(const struct cpu_ctx *c, u64 now)
 {
 	struct vm_ctx *running = vm_slot(c->vm), *waiting;
-	u32 ignored = 0;
+	u32 slot, end = vm_end();
 
-	waiting = vm_slot(next_vm(NO_VM, NO_VM, now, &ignored));
-	return running && waiting && vm_preempts(waiting, running, false, now - c->since, now);
+	if (!running)
+		return NO_VM;
+	bpf_for(slot, 1, end) {
+		waiting = vm_slot(slot);
+		if (waiting && waiting->nr_queued > 0 &&
+		    vm_preempts(waiting, running, false, now - c->since, now))
+			return slot;
+	}
+	return NO_VM;
 }
 
 #endif /* BATON_PICK_BPF_H */

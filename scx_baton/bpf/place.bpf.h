@@ -20,7 +20,7 @@ struct cpu_ctx {
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
 	u32 kicked; /* preemption is on its way, do not ask for another */
-	u32 pad;
+	u32 claimed_by; /* slot of the VM for which it is; NO_VM: for a host task or a gang */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
@@ -53,9 +53,14 @@ static inline bool is_bound(const struct task_struct *p)
 	return p->nr_cpus_allowed == 1;
 }
 
-static u64 slice_of(struct vm_ctx *vm, u64 now)
+/* The slice of a task that starts at once on an idle pCPU. */
+static u64 idle_slice(struct vm_ctx *vm, u64 now)
 {
-	return vm ? vm_join_turn(vm, now) - now : HOST_SLICE_NS;
+	if (!vm)
+		return HOST_SLICE_NS;
+	if (vm_join_turn(vm, now))
+		stat_add(STAT_TURNS, 1);
+	return vm_turn_end(vm, now) - now;
 }
 
 /* An idle pCPU for @p, taken from the idle mask; negative if there is none. */
@@ -98,9 +103,13 @@ static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool w
 	}
 }
 
-static void preempt(s32 cpu)
+/* @claimed_by: the VM that goes first there then, whoever's turn it is. */
+static void preempt(s32 cpu, u32 claimed_by)
 {
-	cpu_ctx(cpu)->kicked = 1;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	c->kicked = 1;
+	c->claimed_by = claimed_by;
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
@@ -126,19 +135,18 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 			stat_add(STAT_STACKING_AVOIDED, 1);
 		if (!vm && c->runs == RUNS_VCPU)
 			stat_add(STAT_HOST_PREEMPTS, 1);
-		preempt(cpu);
+		preempt(cpu, vm ? t->vm : NO_VM);
 		return;
 	}
 }
 
 /*
- * @vm begins a turn and has vCPUs left in its queue: take back the pCPUs of VMs whose
+ * @vm begins a turn and has @want more vCPUs in its queue: take back the pCPUs of VMs whose
  * turn is over too, so that the siblings start together. A turn that still runs is left
  * alone, so nobody pays for the gang.
  */
-static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 this_cpu, u64 now)
+static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu, u64 now)
 {
-	s32 want = vm->nr_queued - 1;
 	struct vm_ctx *running;
 	struct cpu_ctx *c;
 	u32 cpu;
@@ -152,7 +160,7 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 this_cpu, u64 now)
 		running = vm_slot(c->vm);
 		if (!running || !vm_summons(vm, running, now))
 			continue;
-		preempt(cpu);
+		preempt(cpu, NO_VM);
 		if (--want <= 0)
 			return;
 	}
@@ -160,15 +168,15 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 this_cpu, u64 now)
 
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
-	struct vm_ctx *vm = vm_of(t);
+	struct vm_ctx *vm = vm_now(t);
 	u64 now = scx_bpf_now(), dsq;
-	s32 cpu = scx_bpf_task_cpu(p);
+	s32 cpu = scx_bpf_task_cpu(p), idle;
 
 	refresh_weight(p, t, vm);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		wake(t, vm);
 
-	/* Bound kernel threads are part of the kernel's own machinery: at once, and first. */
+	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
 		if (cpu_ctx(cpu)->runs == RUNS_VCPU)
 			enq_flags |= SCX_ENQ_PREEMPT;
@@ -178,11 +186,10 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	/* select_cpu() has looked for an idle pCPU already, where it ran. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
-		s32 idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY)
-				       : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-
+		idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY)
+				   : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0) {
-			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, slice_of(vm, now),
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, idle_slice(vm, now),
 					   enq_flags);
 			return;
 		}
@@ -200,7 +207,13 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	 * Only for wakeups: a preempted task that preempts again as it is put back would
 	 * keep two pCPUs kicking each other for ever.
 	 */
-	if (enq_flags & SCX_ENQ_WAKEUP)
+	if (!(enq_flags & SCX_ENQ_WAKEUP))
+		return;
+	/* One that went idle after select_cpu() looked has not seen the queue. */
+	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	else
 		preempt_for(p, t, vm, now);
 }
 

@@ -18,7 +18,7 @@
  * they halt, or spin in guest kernel mode, KVM sees it and the pCPU goes to somebody else;
  * then they do more when they do not run together, for two that run at once contend for
  * locks and interrupt each other (a preempted vCPU's TLB is flushed without an interrupt).
- * A spread VM has no turns, and goes after others while it runs already.
+ * A spread VM's turn is that of one vCPU alone, and it goes after others while it runs.
  */
 #ifndef BATON_POLICY_H
 #define BATON_POLICY_H
@@ -137,18 +137,21 @@ static inline bool begins_wait(const struct task_ctx *spinner, u64 now)
 	return !vtime_before(now, spinner->spun_at + SAME_WAIT_NS);
 }
 
-/*
- * A vCPU of @vm is about to run: the end of the turn it belongs to, which begins now if
- * none is under way. A spread VM's vCPUs have one each.
- */
-static inline u64 vm_join_turn(struct vm_ctx *vm, u64 now)
+/* Until when a vCPU of @vm may run that starts now: to the end of the VM's turn, or a turn. */
+static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
 {
-	if (!vm_in_turn(vm, now)) {
-		vm->turn_start = now;
-		vm->turn_end = now + TURN_NS;
-		vm->turn_ganged = 0;
-	}
-	return vm->turn_end;
+	return vm_in_turn(vm, now) ? vm->turn_end : now + TURN_NS;
+}
+
+/* A vCPU of @vm starts to run: does that begin a turn? Each one of a spread VM begins its own. */
+static inline bool vm_join_turn(struct vm_ctx *vm, u64 now)
+{
+	if (vm_in_turn(vm, now))
+		return false;
+	vm->turn_start = now;
+	vm->turn_end = now + TURN_NS;
+	vm->turn_ganged = 0;
+	return true;
 }
 
 /* A turn of each of @running vCPUs of @vm, in virtual time. */

@@ -80,14 +80,22 @@ static inline struct vm_ctx *vm_of(const struct task_ctx *t)
 	return vm && vm->gen == t->vm_gen && vm->kvm ? vm : NULL;
 }
 
-/* Give the slot of a dead VM back. A task that still names it is told by the generation. */
+/* No struct kvm is there; a slot with this address is about to become free. */
+#define VM_DYING 1
+
+/*
+ * Give the slot of a dead VM back. A task that still names it is told by the generation,
+ * which therefore changes before anybody can claim the slot. The VM's destruction and the
+ * end of its last vCPU may both come here at once.
+ */
 static inline void vm_forget(struct vm_ctx *vm)
 {
 	u64 kvm = vm->kvm;
 
-	if (!kvm)
+	if (kvm <= VM_DYING || __sync_val_compare_and_swap(&vm->kvm, kvm, VM_DYING) != kvm)
 		return;
 	bpf_map_delete_elem(&vm_by_kvm, &kvm);
+	__sync_fetch_and_add(&vm->gen, 1);
 	vm->kvm = 0;
 }
 

@@ -29,7 +29,8 @@ bool t_vm_in_turn(const struct vm_ctx *vm, u64 now)
 
 u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
 {
-	return vm_join_turn(vm, now);
+	vm_join_turn(vm, now);
+	return vm_turn_end(vm, now);
 }
 
 bool t_vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b, s32 b_running,
