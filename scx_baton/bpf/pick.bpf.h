@@ -219,7 +219,7 @@ static void consider_queue(struct host_pick *h, u64 dsq)
 /* Start it; if it waits where only tasks are that may not run here, the next best. */
 static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 {
-	if (h->runs) {
+	if (h->runs && prev) {
 		scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
 		return true;
 	}
@@ -254,7 +254,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 {
 	bool prev_runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	struct task_ctx *prev_t = prev_runnable ? task_ctx(prev) : NULL;
-	u32 slot = NO_VM, prev_vm = NO_VM, try, claimed_by;
+	u32 slot = NO_VM, prev_vm = NO_VM, nr_vms, try, claimed_by;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	u64 now = scx_bpf_now(), other;
@@ -282,7 +282,21 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	}
 	consider_queue(&host, cpu);
 	consider_queue(&host, llc_dsq(cpu));
-	choice = host.seen + count_vms(prev_vm) > 1;
+	nr_vms = count_vms(prev_vm);
+	choice = host.seen + nr_vms > 1;
+
+	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
+	if (!nr_vms) {
+		if (!host.found) {
+			steal_host_task(cpu);
+			return;
+		}
+		if (choice)
+			raise_vnow(host.vtime);
+		if (!start_host(&host, cpu, prev))
+			steal_host_task(cpu);
+		return;
+	}
 
 	bpf_for(try, 0, MAX_TRIES) {
 		slot = next_vm(slot, prev_vm, now);

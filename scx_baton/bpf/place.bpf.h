@@ -97,7 +97,7 @@ static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool w
 			  : host_goes_first(vtime, running->vtime, vnow);
 	case RUNS_HOST:
 		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime)
-			  : host_preempts_host(vtime, c->host_vtime);
+			  : host_preempts_host(vtime, c->host_vtime, now - c->since);
 	default:
 		return false;
 	}

@@ -44,14 +44,18 @@
 #define WAKE_MARGIN_NS (3ULL * 1000 * 1000)
 
 /*
- * What a vCPU runs at least before another vCPU may take its pCPU: less would be spent on
- * the switch (EEVDF protects a slice of 0.7 ms times 1 + log2 of the CPUs likewise).
+ * What a task runs at least before another of its kind may take its pCPU: less would be spent
+ * on the switch (EEVDF protects a slice of 0.7 ms times 1 + log2 of the CPUs likewise).
  */
 #define MIN_RUN_NS (1ULL * 1000 * 1000)
 
-/* What a sleeper may keep of the time it did not use: it goes first, but not for long. */
+/*
+ * What a sleeper may keep of the time it did not use: it goes first, but not for long. For
+ * host tasks about what EEVDF's lag allows, two slices: with more, those that sleep all the
+ * time preempt each other all the time.
+ */
 #define VM_CREDIT_NS (6ULL * 1000 * 1000)
-#define HOST_CREDIT_NS (20ULL * 1000 * 1000)
+#define HOST_CREDIT_NS (2 * HOST_SLICE_NS)
 
 /* A donated slice shorter than this is rounded up: a lock holder needs time to enter. */
 #define BOOST_MIN_NS (1ULL * 1000 * 1000)
@@ -232,10 +236,10 @@ static inline bool host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
 	return vtime_before(host_vtime, vnow) || vtime_before(host_vtime, vm_vtime);
 }
 
-/* May a waking host task take the pCPU from a running one? */
-static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime)
+/* May a waking host task take the pCPU from one that has run for @ran ns? */
+static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime, u64 ran)
 {
-	return vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
+	return ran >= MIN_RUN_NS && vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
 }
 
 /* The part of @from's slice that goes with a directed yield. */
