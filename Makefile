@@ -42,6 +42,8 @@ lint: setup
 unit-test: setup
 	@echo "unit tests"
 	@$(CARGO) test --workspace --release --quiet
+	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --quiet -p memslots --test loom \
+		--target-dir $(TARGET_DIR)/loom
 
 # Boots emulated KVM hosts, one at a time: two pCPUs are all that a small machine has.
 host-test: build

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Guest memory slots of a virtual machine monitor.
+//!
+//! A VMM that serves a vCPU's exit, or emulates a device, must find the memory behind a guest
+//! frame number (GFN). It does so millions of times a second, while slots hardly ever change.
+//! This crate keeps slots sorted by frame and makes the look-up short:
+//!
+//! - [`Reader::find`] looks first where the caller found its last frame, and else searches without
+//!   branches. It never waits and stores nothing that another thread reads.
+//! - [`MemSlots`] updates with the semantics of `KVM_SET_USER_MEMORY_REGION`. Readers see all of an
+//!   update or nothing.
+//! - [`Snapshot`] is the map itself, immutable, for those who have their own way to share it.
+//!
+//! KVM looks slots up likewise: last-used slot, then a search by frame (`search_memslots()` of
+//! Linux 5.16 and before, `gfn_to_memslot()` since), but its last-used slot was shared by all vCPUs
+//! once, a cache line that they all wrote.
+//!
+//! No `std`.
+
+#![no_std]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+mod shared;
+mod slot;
+mod snapshot;
+mod sync;
+
+pub use shared::{MemSlots, Reader};
+pub use slot::{Error, Flags, MAX_PAGES, MAX_SLOTS, Slot};
+pub use snapshot::{Hint, Snapshot};

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Against a model that is as plain as can be: a list that is looked through from end to end.
+
+use memslots::{Error, Flags, Hint, MAX_PAGES, MAX_SLOTS, MemSlots, Slot, Snapshot};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set(Slot<u8>),
+    Delete(u32),
+}
+
+#[derive(Default)]
+struct Model(Vec<Slot<u8>>);
+
+impl Model {
+    fn apply(&mut self, step: &Step) -> Result<bool, Error> {
+        match step {
+            Step::Delete(id) => {
+                let at = self.0.iter().position(|s| s.id == *id);
+                self.0.remove(at.ok_or(Error::NoSuchId { id: *id })?);
+                Ok(true)
+            }
+            Step::Set(new) => {
+                let id = new.id;
+                if id >= MAX_SLOTS {
+                    return Err(Error::NoSuchId { id });
+                }
+                let last = u128::from(new.base_gfn) + u128::from(new.npages);
+                if new.npages == 0 || new.npages > MAX_PAGES || last > 1 << 52 {
+                    let (base_gfn, npages) = (new.base_gfn, new.npages);
+                    return Err(Error::BadRange { base_gfn, npages });
+                }
+                let old = self.0.iter().position(|s| s.id == id);
+                if let Some(old) = old.map(|at| &self.0[at]) {
+                    if old.npages != new.npages {
+                        return Err(Error::Resized { id });
+                    }
+                    if old.backing != new.backing {
+                        return Err(Error::Remapped { id });
+                    }
+                    let readonly = |s: &Slot<u8>| s.flags.contains(Flags::READONLY);
+                    if readonly(old) != readonly(new) {
+                        return Err(Error::ReadonlyChanged { id });
+                    }
+                }
+                let mut others: Vec<&Slot<u8>> = self.0.iter().filter(|s| s.id != id).collect();
+                others.sort_by_key(|s| s.base_gfn);
+                let gfns = |s: &Slot<u8>| s.base_gfn..s.base_gfn + s.npages;
+                if let Some(other) = others
+                    .iter()
+                    .find(|s| gfns(s).start < gfns(new).end && gfns(new).start < gfns(s).end)
+                {
+                    return Err(Error::Overlap { with: other.id });
+                }
+                if let Some(old) = old {
+                    if self.0[old] == *new {
+                        return Ok(false);
+                    }
+                    self.0.remove(old);
+                }
+                self.0.push(new.clone());
+                Ok(true)
+            }
+        }
+    }
+
+    fn find(&self, gfn: u64) -> Option<&Slot<u8>> {
+        self.0.iter().find(|s| (s.base_gfn..s.base_gfn + s.npages).contains(&gfn))
+    }
+}
+
+/// Mostly slots that come near each other, sometimes ones that cannot be.
+fn slot() -> impl Strategy<Value = Slot<u8>> {
+    let id = prop_oneof![20 => 0u32..8, 1 => MAX_SLOTS - 1..=u32::MAX];
+    let base = prop_oneof![20 => 0u64..60, 1 => (1 << 52) - 9..=(1u64 << 52), 1 => any::<u64>()];
+    let npages = prop_oneof![20 => 1u64..9, 1 => MAX_PAGES - 1..MAX_PAGES + 2, 1 => any::<u64>()];
+    (id, base, npages, 0u32..4, 0u8..2).prop_map(|(id, base_gfn, npages, flags, backing)| {
+        let flags = Flags::from_bits(flags).expect("two flags");
+        Slot { id, flags, base_gfn, npages, backing }
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![4 => slot().prop_map(Step::Set), 1 => (0u32..9).prop_map(Step::Delete)]
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_the_model(steps in prop::collection::vec(step(), 1..60)) {
+        let (mut model, mut slots) = (Model::default(), MemSlots::new());
+        let mut reader = slots.reader();
+        let mut hint = Hint::default();
+        let mut generation = 0;
+        for step in &steps {
+            let expected = model.apply(step);
+            let got = match step {
+                Step::Set(slot) => slots.set(slot.clone()),
+                Step::Delete(id) => slots.delete(*id),
+            };
+            generation += u64::from(expected == Ok(true));
+            prop_assert_eq!(got, expected.map(|_| ()), "{:?}", step);
+            let snapshot = slots.snapshot();
+            prop_assert_eq!(snapshot.generation(), generation);
+            prop_assert_eq!(snapshot.len(), model.0.len());
+            prop_assert!(snapshot.iter().is_sorted_by_key(|s| s.base_gfn));
+            for id in 0..9 {
+                prop_assert_eq!(snapshot.get(id), model.0.iter().find(|s| s.id == id));
+            }
+            let ends = model.0.iter().flat_map(|s| [s.base_gfn, s.end_gfn()]);
+            for gfn in ends.flat_map(|g| [g.wrapping_sub(1), g, g + 1]).chain([0, u64::MAX]) {
+                prop_assert_eq!(snapshot.find(gfn), model.find(gfn));
+                prop_assert_eq!(reader.find(gfn), model.find(gfn));
+                // The same hint for every snapshot: stale most of the time.
+                prop_assert_eq!(snapshot.find_near(gfn, &mut hint), model.find(gfn));
+            }
+        }
+    }
+}
+
+/// Every layout of up to five slots on ten frames, every frame, with every possible last-used
+/// slot before it: the binary search is not trusted, but tried.
+#[test]
+fn every_small_layout() {
+    const FRAMES: u64 = 10;
+    let mut layouts = 0;
+    let mut open = vec![(0u64, Vec::<(u64, u64)>::new())];
+    while let Some((from, layout)) = open.pop() {
+        layouts += 1;
+        check(&layout, FRAMES);
+        if layout.len() == 5 {
+            continue;
+        }
+        for base in from..FRAMES {
+            for end in base + 1..=FRAMES {
+                let mut longer = layout.clone();
+                longer.push((base, end - base));
+                open.push((end, longer));
+            }
+        }
+    }
+    // Choosing k disjoint intervals of ten frames: the sum over k = 0 … 5 of C(10 + k, 2k).
+    assert_eq!(layouts, 1 + 55 + 495 + 1716 + 3003 + 3003);
+}
+
+fn check(layout: &[(u64, u64)], frames: u64) {
+    let mut snapshot = Snapshot::new();
+    // Against the order of frames, so that creation sorts.
+    for (id, &(base_gfn, npages)) in layout.iter().enumerate().rev() {
+        let slot = Slot { id: id as u32, flags: Flags::NONE, base_gfn, npages, backing: () };
+        snapshot = snapshot.with(slot).expect("no overlap");
+    }
+    for before in 0..=frames {
+        for gfn in 0..=frames {
+            let mut hint = Hint::default();
+            let _ = snapshot.find_near(before, &mut hint);
+            let naive = layout.iter().position(|(base, n)| (*base..base + n).contains(&gfn));
+            let found = |s: Option<&Slot<()>>| s.map(|s| s.id as usize);
+            assert_eq!(found(snapshot.find_near(gfn, &mut hint)), naive, "{layout:?} {gfn}");
+            assert_eq!(found(snapshot.find(gfn)), naive, "{layout:?} {gfn}");
+        }
+    }
+}
+
+/// What a deleted slot was backed by is let go at once, unless a reader still looks at it.
+#[test]
+fn nothing_deleted_is_kept() {
+    let backing = std::sync::Arc::new(());
+    let mut slots = MemSlots::new();
+    let slot = Slot { id: 3, flags: Flags::NONE, base_gfn: 1, npages: 1, backing: backing.clone() };
+    slots.set(slot).expect("the first slot");
+    slots.delete(3).expect("the slot of before");
+    assert_eq!(std::sync::Arc::strong_count(&backing), 1);
+}
