@@ -53,14 +53,13 @@ pub struct Outputs {
 
 /// `baton testbed ab`; returns the exit status.
 pub fn main(args: Ab) -> i32 {
-    let read = || {
+    let read = || -> Result<Experiment> {
         let text = fs::read_to_string(&args.file)?;
         let mut experiment = Experiment::parse(&text)?;
         experiment.pcpus = args.host.pcpus.unwrap_or(experiment.pcpus);
         Ok(experiment)
     };
-    let read: Result<Experiment> = read();
-    match read.with_context(|| format!("{}", args.file.display())) {
+    match read().with_context(|| format!("{}", args.file.display())) {
         Ok(experiment) => measure(&experiment, args.host.options(), &args.outputs),
         Err(error) => {
             eprintln!("baton: {error:#}");
