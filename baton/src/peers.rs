@@ -62,17 +62,18 @@ pub fn install(programs: &[&str], peers: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What to tell the build about the BPF compiler; `None` if it finds one by itself.
+/// What to tell the build about the BPF compiler: `None` if the user has told it already.
+///
+/// Distributions with several install them under their number, and the plain one may be too old:
+/// 14 on Debian 12. 17 is the oldest that compiles the sched_ext headers.
 fn bpf_clang() -> Result<Option<PathBuf>> {
-    if env::var_os("BPF_CLANG").is_some() || in_path("clang").is_some() {
+    if env::var_os("BPF_CLANG").is_some() {
         return Ok(None);
     }
-    // Distributions that have several install them under their number; 16 is the oldest that scx
-    // schedulers build with.
-    let newest = (16..40).rev().find_map(|version| in_path(&format!("clang-{version}")));
-    match newest {
+    let newest = (17..40).rev().find_map(|version| in_path(&format!("clang-{version}")));
+    match newest.or_else(|| in_path("clang")) {
         Some(clang) => Ok(Some(clang)),
-        None => bail!("no clang to build schedulers with; install clang 16 or later"),
+        None => bail!("no clang to build schedulers with; install clang 17 or later"),
     }
 }
 

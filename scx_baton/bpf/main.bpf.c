@@ -187,13 +187,13 @@ s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_
 void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
 {
 	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm;
 
-	struct vm_ctx *vm = t ? vm_of(t) : NULL;
-
-	if (t) {
-		t->vtime = vm ? vm->vcpu_vnow : vnow;
-		t->weight_gen = 0;
-	}
+	if (!t)
+		return;
+	vm = vm_of(t);
+	t->vtime = vm ? vm->vcpu_vnow : vnow;
+	t->weight_gen = 0;
 }
 
 /* Off to another scheduling class, perhaps out of our queue. */

@@ -258,8 +258,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	u64 now = scx_bpf_now(), other;
+	bool choice, goes_on, sibling_first;
 	struct vm_ctx *vm;
-	bool choice;
 
 	claimed_by = c->claimed_by;
 	c->claimed_by = NO_VM;
@@ -310,22 +310,20 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
-		/* The vCPU that was running goes on, unless a sibling is further behind. */
-		if (slot != prev_vm || !prev_t || kept_out(prev_t, now) ||
-		    (peek_vtime(vm_dsq(slot), &other) && vtime_before(other, prev_t->vtime))) {
-			if (dispatch_vcpu(slot, cpu, now)) {
-				if (!try && choice)
-					raise_vnow(vm->vtime);
-				return;
-			}
-			/* That sibling may not run here. */
-			if (slot != prev_vm || !prev_t || kept_out(prev_t, now))
-				continue;
-		}
+		/* The vCPU that was running goes on, unless a sibling that may run here is behind it. */
+		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
+		sibling_first = !goes_on || (peek_vtime(vm_dsq(slot), &other) &&
+					     vtime_before(other, prev_t->vtime));
+		if (sibling_first && dispatch_vcpu(slot, cpu, now))
+			goes_on = false;
+		else if (!goes_on)
+			continue;
 		if (!try && choice)
 			raise_vnow(vm->vtime);
-		scx_bpf_task_set_slice(prev, vm_turn_end(vm, now) - now);
-		join_turn(vm, slot, vm->nr_queued, cpu, now);
+		if (goes_on) {
+			scx_bpf_task_set_slice(prev, vm_turn_end(vm, now) - now);
+			join_turn(vm, slot, vm->nr_queued, cpu, now);
+		}
 		return;
 	}
 

@@ -8,7 +8,8 @@ use baton_testbed::plan::Measured;
 
 /// One group is the smallest: 20 senders, 20 receivers, as processes, through pipes; already
 /// twenty runnable tasks for each vCPU. Each sender sends LOOPS times to each receiver. Ten take
-/// 0.3 s in an emulated guest that has the host for itself: a run holds twenty completions.
+/// 0.3 s in an emulated guest that has the host for itself: a run of 3 s holds
+/// several also at a quarter of that speed.
 const LOOPS: &str = "10";
 
 pub fn run(time: Duration) -> Result<Measured> {
