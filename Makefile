@@ -2,6 +2,7 @@
 #
 # make demo    boot a KVM host in emulation, run guests under several schedulers, print who got what
 # make test    everything that proves that it works
+# make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -11,7 +12,7 @@ TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test host-test clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test host-test bench-memslots clean
 all: build
 
 setup:
@@ -49,6 +50,11 @@ unit-test: setup
 host-test: build
 	@echo "tests on an emulated KVM host (a few minutes)"
 	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=1 --nocapture
+
+# Valgrind counts instructions; without it only the clock is read.
+bench-memslots: setup
+	@tools/setup valgrind
+	@$(CARGO) bench --quiet -p memslots --bench lookup -- $(if $(JSON),--json $(abspath $(JSON)))
 
 fmt:
 	@$(CARGO) fmt --all

@@ -15,18 +15,25 @@
 //! Linux 5.16 and before, `gfn_to_memslot()` since), but its last-used slot was shared by all vCPUs
 //! once, a cache line that they all wrote.
 //!
-//! No `std`.
+//! No `std`, but for the feature `vm-memory`: `GuestRegions`, which takes the place of that crate's
+//! `GuestRegionCollection`.
 
 #![no_std]
 #![warn(missing_docs)]
 
 extern crate alloc;
 
+#[cfg(feature = "vm-memory")]
+mod regions;
+mod search;
 mod shared;
 mod slot;
 mod snapshot;
 mod sync;
 
+#[cfg(feature = "vm-memory")]
+pub use regions::GuestRegions;
+pub use search::Hint;
 pub use shared::{MemSlots, Reader};
 pub use slot::{Error, Flags, MAX_PAGES, MAX_SLOTS, Slot};
-pub use snapshot::{Hint, Snapshot};
+pub use snapshot::Snapshot;

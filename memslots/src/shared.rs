@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 use alloc::sync::Arc;
+use core::ptr::NonNull;
 
 use crate::slot::{Error, Slot};
-use crate::snapshot::{Hint, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::sync::{AtomicUsize, Ordering, UnsafeCell, spin};
 
 /// The slots of a VM: one owner updates, any number of [`Reader`]s look frames up meanwhile.
@@ -42,15 +43,21 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 // SAFETY: as above; nothing is bound to a thread.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 
-impl<T> Default for MemSlots<T> {
-    fn default() -> Self {
-        let empty = Arc::new(Snapshot::new());
+impl<T> From<Snapshot<T>> for MemSlots<T> {
+    fn from(first: Snapshot<T>) -> Self {
+        let first = Arc::new(first);
         let shared = Shared {
             current: AtomicUsize::new(0),
             visitors: [AtomicUsize::new(0), AtomicUsize::new(0)],
-            places: [UnsafeCell::new(empty.clone()), UnsafeCell::new(empty)],
+            places: [UnsafeCell::new(first.clone()), UnsafeCell::new(first)],
         };
         MemSlots { shared: Arc::new(shared) }
+    }
+}
+
+impl<T> Default for MemSlots<T> {
+    fn default() -> Self {
+        Snapshot::new().into()
     }
 }
 
@@ -63,7 +70,7 @@ impl<T> MemSlots<T> {
     /// A reader that sees every update as soon as the call that made it has returned.
     pub fn reader(&self) -> Reader<T> {
         let (publication, snapshot) = self.shared.latest();
-        Reader { shared: self.shared.clone(), publication, snapshot, hint: Hint::default() }
+        Reader { shared: self.shared.clone(), publication, snapshot, near: None }
     }
 
     /// All slots as they are now.
@@ -154,8 +161,14 @@ pub struct Reader<T> {
     shared: Arc<Shared<T>>,
     publication: usize,
     snapshot: Arc<Snapshot<T>>,
-    hint: Hint,
+    /// The last slot found, in this snapshot.
+    near: Option<NonNull<Slot<T>>>,
 }
+
+// SAFETY: `near` is a reference into `snapshot`, which goes along with it.
+unsafe impl<T: Send + Sync> Send for Reader<T> {}
+// SAFETY: as above; shared, a reader changes nothing.
+unsafe impl<T: Send + Sync> Sync for Reader<T> {}
 
 impl<T> Reader<T> {
     /// The slot of a frame, in the newest snapshot. Never waits.
@@ -164,7 +177,16 @@ impl<T> Reader<T> {
         if self.shared.current.load(Ordering::Acquire) != self.publication {
             self.renew();
         }
-        self.snapshot.find_near(gfn, &mut self.hint)
+        if let Some(near) = self.near {
+            // SAFETY: a slot in `snapshot`, which never changes and which we keep.
+            let slot = unsafe { near.as_ref() };
+            if slot.contains(gfn) {
+                return Some(slot);
+            }
+        }
+        let slot = self.snapshot.find(gfn)?;
+        self.near = Some(NonNull::from(slot));
+        Some(slot)
     }
 
     /// All slots, in the newest snapshot, for look-ups that belong together.
@@ -178,6 +200,7 @@ impl<T> Reader<T> {
     #[cold]
     fn renew(&mut self) {
         (self.publication, self.snapshot) = self.shared.latest();
+        self.near = None;
     }
 }
 
@@ -187,7 +210,7 @@ impl<T> Clone for Reader<T> {
             shared: self.shared.clone(),
             publication: self.publication,
             snapshot: self.snapshot.clone(),
-            hint: self.hint,
+            near: self.near,
         }
     }
 }

@@ -124,6 +124,11 @@ pub enum Error {
         /// Id of that slot.
         with: u32,
     },
+    /// Two slots of one list have this id.
+    SameId {
+        /// The id.
+        id: u32,
+    },
     /// A slot that exists may move or change its dirty logging, but not its size.
     Resized {
         /// Id of the slot.
@@ -149,6 +154,7 @@ impl fmt::Display for Error {
                 write!(f, "no memory slot can have {npages} pages from frame {base_gfn:#x} on")
             }
             Error::Overlap { with } => write!(f, "memory slot {with} has some of these frames"),
+            Error::SameId { id } => write!(f, "two memory slots have the id {id}"),
             Error::Resized { id } => write!(f, "memory slot {id} exists and cannot be resized"),
             Error::Remapped { id } => {
                 write!(f, "memory slot {id} exists and cannot get another backing")

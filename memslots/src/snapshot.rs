@@ -2,20 +2,15 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::hint::select_unpredictable;
 
+use crate::search::{Hint, Search};
 use crate::slot::{Error, Flags, Slot};
-
-/// Where a caller found its last frame. Each caller keeps its own (KVM: one in each vCPU), so
-/// that no reader writes what another reads. One that is out of date costs a search, no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hint(usize);
 
 /// All slots at one moment. It never changes: an update makes another one.
 #[derive(Clone, Debug)]
 pub struct Snapshot<T> {
-    /// First frames of `slots`, apart so that a search touches nothing else.
-    bases: Box<[u64]>,
+    /// Of the first frames of `slots`, apart so that a search touches nothing else.
+    search: Search,
     /// By frame.
     slots: Box<[Slot<T>]>,
     /// Ids and places in `slots`, by id.
@@ -25,7 +20,7 @@ pub struct Snapshot<T> {
 
 impl<T> Default for Snapshot<T> {
     fn default() -> Self {
-        Snapshot { bases: Box::new([]), slots: Box::new([]), ids: Box::new([]), generation: 0 }
+        Self::of(Vec::new(), 0)
     }
 }
 
@@ -35,7 +30,8 @@ impl<T> Snapshot<T> {
         Self::default()
     }
 
-    /// The slot of a frame. O(log n), without a branch that depends on the frame.
+    /// The slot of a frame. O(log n) at worst, O(1) if slots lie evenly; without a branch that
+    /// depends on the frame.
     ///
     /// ```
     /// use memslots::{Flags, Slot, Snapshot};
@@ -48,7 +44,7 @@ impl<T> Snapshot<T> {
     /// ```
     #[inline]
     pub fn find(&self, gfn: u64) -> Option<&Slot<T>> {
-        self.slots.get(last_at_or_below(&self.bases, gfn)).filter(|slot| slot.contains(gfn))
+        self.slots.get(self.search.last_at_or_below(gfn)).filter(|slot| slot.contains(gfn))
     }
 
     /// As [`find`](Self::find), looking first where `hint` says, and noting there where it was.
@@ -56,17 +52,13 @@ impl<T> Snapshot<T> {
     pub fn find_near(&self, gfn: u64, hint: &mut Hint) -> Option<&Slot<T>> {
         match self.slots.get(hint.0) {
             Some(slot) if slot.contains(gfn) => Some(slot),
-            _ => self.find_anew(gfn, hint),
+            _ => {
+                let place = self.search.last_at_or_below(gfn);
+                let slot = self.slots.get(place).filter(|slot| slot.contains(gfn))?;
+                *hint = Hint(place);
+                Some(slot)
+            }
         }
-    }
-
-    /// Out of line, so that what is inlined everywhere is a bounds check.
-    #[cold]
-    fn find_anew(&self, gfn: u64, hint: &mut Hint) -> Option<&Slot<T>> {
-        let place = last_at_or_below(&self.bases, gfn);
-        let slot = self.slots.get(place).filter(|slot| slot.contains(gfn))?;
-        *hint = Hint(place);
-        Some(slot)
     }
 
     /// The slot of this id. O(log n).
@@ -95,18 +87,44 @@ impl<T> Snapshot<T> {
         self.generation
     }
 
-    fn after(&self, slots: Vec<Slot<T>>) -> Self {
+    /// `slots` by frame.
+    fn of(slots: Vec<Slot<T>>, generation: u64) -> Self {
         let mut ids: Vec<(u32, u32)> =
             slots.iter().zip(0..).map(|(slot, place)| (slot.id, place)).collect();
         ids.sort_unstable();
-        let next = Snapshot {
-            bases: slots.iter().map(|slot| slot.base_gfn).collect(),
+        debug_assert!(slots.windows(2).all(|two| two[0].end_gfn() <= two[1].base_gfn));
+        debug_assert!(ids.windows(2).all(|two| two[0].0 < two[1].0));
+        Snapshot {
+            search: Search::of(slots.iter().map(|slot| slot.base_gfn)),
             slots: slots.into(),
             ids: ids.into(),
-            generation: self.generation + 1,
-        };
-        debug_assert!(next.slots.windows(2).all(|two| two[0].end_gfn() <= two[1].base_gfn));
-        next
+            generation,
+        }
+    }
+
+    fn after(&self, slots: Vec<Slot<T>>) -> Self {
+        Self::of(slots, self.generation + 1)
+    }
+}
+
+/// All slots of a VM at once, in any order, as when it is restored: O(n log n), where n times
+/// [`with`](Snapshot::with) is O(n²). The generation is 1.
+///
+/// Errors: [`Error::NoSuchId`], [`Error::BadRange`], [`Error::SameId`], [`Error::Overlap`].
+impl<T> TryFrom<Vec<Slot<T>>> for Snapshot<T> {
+    type Error = Error;
+
+    fn try_from(mut slots: Vec<Slot<T>>) -> Result<Self, Error> {
+        slots.iter().try_for_each(Slot::check)?;
+        slots.sort_unstable_by_key(|slot| slot.id);
+        if let Some(two) = slots.windows(2).find(|two| two[0].id == two[1].id) {
+            return Err(Error::SameId { id: two[0].id });
+        }
+        slots.sort_unstable_by_key(|slot| slot.base_gfn);
+        if let Some(two) = slots.windows(2).find(|two| two[0].end_gfn() > two[1].base_gfn) {
+            return Err(Error::Overlap { with: two[0].id });
+        }
+        Ok(Self::of(slots, 1))
     }
 }
 
@@ -154,45 +172,5 @@ impl<T: Clone + PartialEq> Snapshot<T> {
     pub fn without(&self, id: u32) -> Result<Self, Error> {
         self.get(id).ok_or(Error::NoSuchId { id })?;
         Ok(self.after(self.slots.iter().filter(|slot| slot.id != id).cloned().collect()))
-    }
-}
-
-/// The place of the last of `bases`, which ascend, that is not above `gfn`; 0 if all are, or if
-/// there are none.
-///
-/// The number of rounds depends on the length alone, and each is a conditional move: a branch
-/// that goes either way half of the time costs more than the memory it saves.
-///
-/// Why it is right: the place sought, if it exists, is always one of `n` from `at` on. At first
-/// those are all. In a round, if `bases[at + half] <= gfn`, it is not before `at + half`, of which
-/// there are `half` dropped and `n - half` left; else it is before, within `half`, and
-/// `half <= n - half`.
-#[inline]
-fn last_at_or_below(bases: &[u64], gfn: u64) -> usize {
-    let (mut at, mut n) = (0, bases.len());
-    while n > 1 {
-        let half = n / 2;
-        // SAFETY: at + n <= bases.len() at the head of every round (at first 0 + len; a round
-        // turns (at, n) into (at + half, n - half) or (at, n - half)), and half < n.
-        let base = unsafe { *bases.get_unchecked(at + half) };
-        at = select_unpredictable(base <= gfn, at + half, at);
-        n -= half;
-    }
-    at
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn search_agrees_with_the_obvious() {
-        for len in 0..70u64 {
-            let bases: Vec<u64> = (0..len).map(|i| 3 + 5 * i).collect();
-            for gfn in 0..5 * len + 10 {
-                let naive = bases.iter().rposition(|base| *base <= gfn).unwrap_or(0);
-                assert_eq!(last_at_or_below(&bases, gfn), naive, "{len} {gfn}");
-            }
-        }
     }
 }

@@ -1,74 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Against a model that is as plain as can be: a list that is looked through from end to end.
 
-use memslots::{Error, Flags, Hint, MAX_PAGES, MAX_SLOTS, MemSlots, Slot, Snapshot};
+mod naive;
+
+use memslots::{Flags, Hint, MAX_PAGES, MAX_SLOTS, MemSlots, Slot, Snapshot};
+use naive::{Model, Step};
 use proptest::prelude::*;
-
-#[derive(Clone, Debug)]
-enum Step {
-    Set(Slot<u8>),
-    Delete(u32),
-}
-
-#[derive(Default)]
-struct Model(Vec<Slot<u8>>);
-
-impl Model {
-    fn apply(&mut self, step: &Step) -> Result<bool, Error> {
-        match step {
-            Step::Delete(id) => {
-                let at = self.0.iter().position(|s| s.id == *id);
-                self.0.remove(at.ok_or(Error::NoSuchId { id: *id })?);
-                Ok(true)
-            }
-            Step::Set(new) => {
-                let id = new.id;
-                if id >= MAX_SLOTS {
-                    return Err(Error::NoSuchId { id });
-                }
-                let last = u128::from(new.base_gfn) + u128::from(new.npages);
-                if new.npages == 0 || new.npages > MAX_PAGES || last > 1 << 52 {
-                    let (base_gfn, npages) = (new.base_gfn, new.npages);
-                    return Err(Error::BadRange { base_gfn, npages });
-                }
-                let old = self.0.iter().position(|s| s.id == id);
-                if let Some(old) = old.map(|at| &self.0[at]) {
-                    if old.npages != new.npages {
-                        return Err(Error::Resized { id });
-                    }
-                    if old.backing != new.backing {
-                        return Err(Error::Remapped { id });
-                    }
-                    let readonly = |s: &Slot<u8>| s.flags.contains(Flags::READONLY);
-                    if readonly(old) != readonly(new) {
-                        return Err(Error::ReadonlyChanged { id });
-                    }
-                }
-                let mut others: Vec<&Slot<u8>> = self.0.iter().filter(|s| s.id != id).collect();
-                others.sort_by_key(|s| s.base_gfn);
-                let gfns = |s: &Slot<u8>| s.base_gfn..s.base_gfn + s.npages;
-                if let Some(other) = others
-                    .iter()
-                    .find(|s| gfns(s).start < gfns(new).end && gfns(new).start < gfns(s).end)
-                {
-                    return Err(Error::Overlap { with: other.id });
-                }
-                if let Some(old) = old {
-                    if self.0[old] == *new {
-                        return Ok(false);
-                    }
-                    self.0.remove(old);
-                }
-                self.0.push(new.clone());
-                Ok(true)
-            }
-        }
-    }
-
-    fn find(&self, gfn: u64) -> Option<&Slot<u8>> {
-        self.0.iter().find(|s| (s.base_gfn..s.base_gfn + s.npages).contains(&gfn))
-    }
-}
 
 /// Mostly slots that come near each other, sometimes ones that cannot be.
 fn slot() -> impl Strategy<Value = Slot<u8>> {
@@ -113,6 +50,33 @@ proptest! {
                 prop_assert_eq!(reader.find(gfn), model.find(gfn));
                 // The same hint for every snapshot: stale most of the time.
                 prop_assert_eq!(snapshot.find_near(gfn, &mut hint), model.find(gfn));
+            }
+        }
+    }
+}
+
+proptest! {
+    /// All at once gives what one by one gives, in whatever order.
+    #[test]
+    fn a_list_is_its_slots(slots in prop::collection::vec(slot(), 0..8)) {
+        let one_by_one = || {
+            let mut ids = std::collections::HashSet::new();
+            slots.iter().try_fold(Snapshot::new(), |map, slot| {
+                ids.insert(slot.id).then_some(())?;
+                map.with(slot.clone()).ok()
+            })
+        };
+        let at_once = Snapshot::try_from(slots.clone());
+        match (one_by_one(), &at_once) {
+            (Some(one_by_one), Ok(at_once)) => {
+                prop_assert!(one_by_one.iter().eq(at_once.iter()));
+                for slot in &slots {
+                    prop_assert_eq!(at_once.get(slot.id), Some(slot));
+                }
+            }
+            (None, Err(_)) => (),
+            (one_by_one, at_once) => {
+                return Err(TestCaseError::fail(format!("{one_by_one:?} {at_once:?}")));
             }
         }
     }
