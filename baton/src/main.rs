@@ -2,6 +2,7 @@
 //! The command line of Baton's tools.
 
 mod ab;
+mod bench;
 mod chart;
 mod demo;
 mod peers;
@@ -26,6 +27,8 @@ struct Cli {
 enum Tool {
     /// Show what Baton is for: real guests on an emulated KVM host, under several schedulers
     Demo(Box<demo::Demo>),
+    /// Measure this KVM host: exits, IPIs, timers, wake-ups, locks, barriers
+    Bench(Box<bench::Bench>),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
@@ -34,6 +37,7 @@ enum Tool {
 fn main() -> ExitCode {
     let status = match Cli::parse().tool {
         Tool::Demo(demo) => demo::main(*demo),
+        Tool::Bench(bench) => bench::main(*bench),
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What runs in the guests of `baton bench`: bare metal, one vCPU after the other straight into
+//! long mode. The host chooses the test in `Params`, the guest leaves its results in its areas.
+#![no_std]
+#![no_main]
+
+mod cpu;
+mod latency;
+#[allow(dead_code)]
+#[path = "../src/layout.rs"]
+mod layout;
+mod setup;
+mod throughput;
+
+use core::arch::naked_asm;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use layout::*;
+
+/// The host has put the index of the vCPU into RDI and a stack into RSP.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+extern "C" fn start() -> ! {
+    naked_asm!("xor ebp, ebp", "call {main}", "ud2", main = sym main)
+}
+
+extern "C" fn main(index: u64) -> ! {
+    setup::tables(index);
+    setup::apic(index);
+    calibrate(area(index));
+    let params = params();
+    params.up.fetch_add(1, SeqCst);
+    while params.up.load(Relaxed) < params.vcpus.load(Relaxed) {
+        cpu::pause();
+    }
+    match params.test.load(Relaxed) {
+        test @ (TEST_BARRIER | TEST_LOCK) => throughput::run(test, index),
+        test if index == 0 => latency::measure(test),
+        test => latency::serve(test, index),
+    }
+    done(DONE_OK)
+}
+
+fn params() -> &'static Params {
+    // SAFETY: the host has put it there before any vCPU runs; all fields are atomic.
+    unsafe { &*(PARAMS as *const Params) }
+}
+
+fn area(index: u64) -> &'static Area {
+    // SAFETY: as above; there is one for each vCPU.
+    unsafe { &*((AREAS + index * AREA_SIZE) as *const Area) }
+}
+
+/// Tells the host, which lets this vCPU run no more.
+fn done(how: u8) -> ! {
+    loop {
+        cpu::out(PORT_DONE, how);
+    }
+}
+
+/// What the same few instructions take now tells how fast this machine is now.
+fn calibrate(area: &Area) {
+    let mut fastest = u64::MAX;
+    for _ in 0..5 {
+        let start = cpu::tsc();
+        cpu::compute(CALIBRATION_ROUNDS);
+        fastest = fastest.min(cpu::tsc() - start);
+    }
+    area.calibration.store(fastest, Relaxed);
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    done(DONE_EXCEPTION)
+}
+
+// core is built for unwinding, and names this; nothing unwinds here.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
+// The compiler calls these for copies and fills; there is no libc here.
+
+/// # Safety
+///
+/// As C's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, value: i32, n: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!("rep stosb", inout("rcx") n => _, inout("rdi") to => _, in("al") value as u8);
+    }
+    to
+}
+
+/// # Safety
+///
+/// As C's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") to => _, inout("rsi") from => _);
+    }
+    to
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the bench asks of the host's operating system.
+
+use std::fs;
+use std::mem;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use kvm_ioctls::Kvm;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, SeqCst);
+}
+
+extern "C" fn on_kick(_: libc::c_int) {}
+
+fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: an all-zero sigaction is one without flags: system calls end with EINTR. The
+    // handlers do nothing that a signal handler may not.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        libc::sigaction(signal, &action, ptr::null_mut());
+    }
+}
+
+/// From now on Ctrl-C ends the measurement, not the process.
+pub fn catch_interrupt() {
+    on_signal(libc::SIGINT, on_interrupt);
+    on_signal(libc::SIGTERM, on_interrupt);
+}
+
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(SeqCst)
+}
+
+/// So that [`kick`] does not end the process.
+pub fn prepare_kick() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| on_signal(libc::SIGUSR1, on_kick));
+}
+
+/// Gets a thread out of KVM_RUN.
+pub fn kick(thread: libc::pthread_t) {
+    // SAFETY: the caller has not joined it yet, so the thread's identity is still its own.
+    unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+}
+
+/// How often this thread had to leave its CPU although it could have run.
+pub fn preemptions() -> u64 {
+    // SAFETY: a structure of numbers, filled by the kernel.
+    let usage = unsafe {
+        let mut usage: libc::rusage = mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    usage.ru_nivcsw as u64
+}
+
+/// Time that this machine's own hypervisor gave to others, of all CPUs together.
+pub fn stolen() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let steal = stat.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok());
+    // USER_HZ is 100 on every architecture with KVM.
+    Duration::from_millis(steal.unwrap_or(0u64) * 10)
+}
+
+pub fn pcpus() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+pub fn kernel() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into()
+}
+
+/// Why clocks cannot be trusted here, if so.
+pub fn clock_trouble() -> Option<String> {
+    let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let source = fs::read_to_string(file).ok()?;
+    let source = source.trim();
+    let fine = matches!(source, "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page");
+    (!fine).then(|| format!("the host's clock source is {source}: it does not trust its TSC"))
+}
+
+/// KVM, or one line on why there is none.
+pub fn open_kvm() -> Result<Kvm> {
+    match Kvm::new() {
+        Ok(kvm) if kvm.get_api_version() == 12 => Ok(kvm),
+        Ok(kvm) => bail!("/dev/kvm speaks version {}, not 12", kvm.get_api_version()),
+        Err(error) if error.errno() == libc::ENOENT => bail!(
+            "there is no /dev/kvm: load the module kvm_intel or kvm_amd, or run this in the \
+             testbed: baton testbed run -- baton bench"
+        ),
+        Err(error) if error.errno() == libc::EACCES => {
+            bail!("no permission for /dev/kvm: run as root or join the group kvm")
+        }
+        Err(error) => bail!("cannot open /dev/kvm: {error}"),
+    }
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What was measured: kept, shown as a table, saved as JSON and CSV.
+
+use std::fmt::Write;
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use crate::figures::{Distribution, jain, median, spread};
+use crate::host;
+use crate::run::Options;
+use crate::tests::{Gives, Test};
+
+/// Runs that differ by more than this from their median are said to.
+const UNSTEADY: f64 = 0.1;
+
+/// Everything that `run` found out.
+pub struct Report {
+    pub tsc_khz: u64,
+    pub measured: Vec<Measured>,
+    /// Tests that this KVM cannot run, and why.
+    pub skipped: Vec<(String, String)>,
+    /// What a reader should know about all of it.
+    pub notes: Vec<String>,
+    /// The user has had enough before all was measured.
+    pub interrupted: bool,
+    options: Options,
+}
+
+/// One test.
+pub struct Measured {
+    pub test: Test,
+    /// Of each run, each series.
+    latencies: Vec<Vec<Histogram<u64>>>,
+    rates: Vec<Rates>,
+    /// One multiply-add of the payload, ns; of each run.
+    calibration_ns: Vec<f64>,
+    /// How often the measuring vCPU was preempted; of all runs.
+    preempted: u64,
+    /// Runs that gave no figure, or not all.
+    pub errors: Vec<String>,
+}
+
+struct Rates {
+    per_vm: Vec<f64>,
+    ideal: Option<f64>,
+}
+
+impl Measured {
+    pub(crate) fn new(test: &Test) -> Self {
+        Measured {
+            test: test.clone(),
+            latencies: Vec::new(),
+            rates: Vec::new(),
+            calibration_ns: Vec::new(),
+            preempted: 0,
+            errors: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add_latencies(
+        &mut self,
+        series: Vec<Histogram<u64>>,
+        calibration_ns: f64,
+        preempted: u64,
+    ) {
+        self.latencies.push(series);
+        self.calibration_ns.push(calibration_ns);
+        self.preempted += preempted;
+    }
+
+    pub(crate) fn add_rates(
+        &mut self,
+        per_vm: Vec<f64>,
+        ideal: Option<f64>,
+        calibration_ns: f64,
+        preempted: u64,
+    ) {
+        self.rates.push(Rates { per_vm, ideal });
+        self.calibration_ns.push(calibration_ns);
+        self.preempted += preempted;
+    }
+
+    /// All runs of a series together, and the median of each run.
+    fn series(&self, place: usize) -> (Option<Distribution>, Vec<f64>) {
+        let mut all = crate::figures::histogram();
+        let runs = self.latencies.iter().filter_map(|run| run.get(place));
+        let medians = runs
+            .inspect(|run| all.add(*run).expect("all histograms have the same bounds"))
+            .map(|run| run.value_at_quantile(0.5) as f64)
+            .collect();
+        (Distribution::of(&all), medians)
+    }
+
+    fn totals(&self) -> Vec<f64> {
+        self.rates.iter().map(|run| run.per_vm.iter().sum()).collect()
+    }
+
+    fn of_ideal(&self) -> Option<f64> {
+        let shares: Vec<f64> = self
+            .rates
+            .iter()
+            .filter_map(|run| Some(run.per_vm.iter().sum::<f64>() / run.ideal?))
+            .collect();
+        (!shares.is_empty()).then(|| median(&shares))
+    }
+
+    fn jain(&self) -> f64 {
+        median(&self.rates.iter().map(|run| jain(&run.per_vm)).collect::<Vec<_>>())
+    }
+
+    fn runs(&self) -> usize {
+        self.latencies.len() + self.rates.len()
+    }
+
+    /// What was wrong, in a few words.
+    fn remarks(&self, runs: &[f64]) -> String {
+        let mut remarks = Vec::new();
+        if runs.len() > 1 && spread(runs) > UNSTEADY {
+            remarks.push("unsteady".to_string());
+        }
+        if self.preempted > 0 && !self.latencies.is_empty() {
+            remarks.push(format!("preempted {}×", self.preempted));
+        }
+        if !self.errors.is_empty() {
+            remarks.push(format!("{} failed", self.errors.len()));
+        }
+        remarks.join(", ")
+    }
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options, tsc_khz: u64) -> Self {
+        Report {
+            tsc_khz,
+            measured: Vec::new(),
+            skipped: Vec::new(),
+            notes: Vec::new(),
+            interrupted: false,
+            options: options.clone(),
+        }
+    }
+
+    /// Whether there is any figure at all.
+    pub fn is_empty(&self) -> bool {
+        self.measured.iter().all(|measured| measured.runs() == 0)
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let mut latencies = vec![
+            ["latency, ns", "median", "±", "p99", "p99.9", "max", "rel.", "runs", ""]
+                .map(String::from),
+        ];
+        let mut rates = vec![
+            ["throughput", "total", "±", "of ideal", "Jain", "", "", "runs", ""].map(String::from),
+        ];
+        for measured in self.measured.iter().filter(|measured| measured.runs() > 0) {
+            let runs = measured.runs().to_string();
+            let relative = median(&measured.calibration_ns);
+            match measured.test.gives {
+                Gives::Latencies(series) => {
+                    for (place, name) in series.iter().enumerate() {
+                        let (Some(all), medians) = measured.series(place) else { continue };
+                        let middle = median(&medians);
+                        latencies.push([
+                            format!("{} {name}", measured.test.name),
+                            number(middle),
+                            percent(spread(&medians)),
+                            number(all.p99),
+                            number(all.p999),
+                            number(all.max),
+                            number(middle / relative),
+                            runs.clone(),
+                            measured.remarks(&medians),
+                        ]);
+                    }
+                }
+                Gives::Rate(unit) => {
+                    let totals = measured.totals();
+                    let share = measured.of_ideal();
+                    rates.push([
+                        format!("{}, {unit}", measured.test.name),
+                        number(median(&totals)),
+                        percent(spread(&totals)),
+                        share.map(percent).unwrap_or_else(|| "–".into()),
+                        if self.options.vms > 1 {
+                            format!("{:.3}", measured.jain())
+                        } else {
+                            "–".into()
+                        },
+                        String::new(),
+                        String::new(),
+                        runs,
+                        measured.remarks(&totals),
+                    ]);
+                }
+            }
+        }
+        for rows in [latencies, rates].into_iter().filter(|rows| rows.len() > 1) {
+            out += &aligned(&rows);
+            out.push('\n');
+        }
+        if self.measured.iter().any(|m| matches!(m.test.gives, Gives::Latencies(_))) {
+            out += "rel.: the median in multiply-adds of the same vCPU just before, for hosts whose \
+                    speed drifts\n";
+        }
+        for measured in &self.measured {
+            if let Some(error) = measured.errors.first() {
+                let _ = writeln!(out, "{} failed: {error}", measured.test.name);
+            }
+        }
+        for (name, why) in &self.skipped {
+            let _ = writeln!(out, "{name} skipped: {why}");
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "{note}");
+        }
+        out
+    }
+
+    /// For programs. Latencies in ns.
+    pub fn json(&self) -> Value {
+        let measured: Vec<Value> = self.measured.iter().map(|m| self.json_of(m)).collect();
+        let skipped: Vec<Value> =
+            self.skipped.iter().map(|(name, why)| json!({"name": name, "why": why})).collect();
+        json!({
+            "kernel": host::kernel(),
+            "pcpus": host::pcpus(),
+            "tsc_khz": self.tsc_khz,
+            "vms": self.options.vms,
+            "vcpus": self.options.vcpus,
+            "repetitions": self.options.repetitions,
+            "measurements": measured,
+            "skipped": skipped,
+            "notes": self.notes,
+        })
+    }
+
+    fn json_of(&self, measured: &Measured) -> Value {
+        let mut json = json!({
+            "name": measured.test.name,
+            "what": measured.test.what,
+            "runs": measured.runs(),
+            "calibration_ns": measured.calibration_ns,
+            "preempted": measured.preempted,
+            "errors": measured.errors,
+        });
+        match measured.test.gives {
+            Gives::Latencies(series) => {
+                for (place, name) in series.iter().enumerate() {
+                    let (all, medians) = measured.series(place);
+                    json["series"][*name] = json!({"all": all, "medians": medians});
+                }
+            }
+            Gives::Rate(unit) => {
+                let per_vm: Vec<&Vec<f64>> = measured.rates.iter().map(|run| &run.per_vm).collect();
+                json["unit"] = json!(unit);
+                json["totals"] = json!(measured.totals());
+                json["per_vm"] = json!(per_vm);
+                json["of_ideal"] = json!(measured.of_ideal());
+                json["jain"] = json!(measured.jain());
+            }
+        }
+        json
+    }
+
+    /// One line for each run and series.
+    pub fn csv(&self) -> String {
+        let mut out = "name,series,unit,run,count,median,p99,p999,max\n".to_string();
+        for measured in &self.measured {
+            let name = &measured.test.name;
+            match measured.test.gives {
+                Gives::Latencies(series) => {
+                    for (run, histograms) in measured.latencies.iter().enumerate() {
+                        for (series, histogram) in series.iter().zip(histograms) {
+                            let Some(d) = Distribution::of(histogram) else { continue };
+                            let Distribution { count, p50, p99, p999, max, .. } = d;
+                            let _ = writeln!(
+                                out,
+                                "{name},{series},ns,{run},{count},{p50},{p99},{p999},{max}"
+                            );
+                        }
+                    }
+                }
+                Gives::Rate(unit) => {
+                    for (run, total) in measured.totals().iter().enumerate() {
+                        let _ = writeln!(out, "{name},total,{unit},{run},,{total},,,");
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Three digits, or all of the integer.
+fn number(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => "–".into(),
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+fn percent(share: f64) -> String {
+    if share.is_finite() { format!("{:.0} %", share * 100.0) } else { "–".into() }
+}
+
+/// The first column to the left, the last too, the others to the right.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            match column {
+                0 => line += &format!("{cell:<width$}"),
+                _ if column == N - 1 => line += &format!("  {cell}"),
+                _ if *width > 0 => line += &format!("  {cell:>width$}"),
+                _ => {}
+            }
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tests::find;
+
+    fn report() -> Report {
+        let options = Options {
+            vms: 2,
+            vcpus: 2,
+            repetitions: 2,
+            samples: 100,
+            time: Duration::from_secs(1),
+        };
+        let mut report = Report::new(&options, 1_000_000);
+        let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
+        let mut cost = Measured::new(&tests[0]);
+        for ns in [1000, 1500] {
+            let mut histogram = crate::figures::histogram();
+            (0..100).for_each(|i| histogram.record(ns + i).unwrap());
+            cost.add_latencies(vec![histogram], 1.0, 1);
+        }
+        let mut barrier = Measured::new(&tests[1]);
+        barrier.add_rates(vec![40.0, 60.0], Some(200.0), 1.0, 7);
+        report.measured = vec![cost, barrier];
+        report.skipped.push(("timer-x".into(), "no timer".into()));
+        report
+    }
+
+    #[test]
+    fn the_table_says_what_was_measured_and_what_not() {
+        let table = report().table();
+        for word in ["exit-cpuid cost", "unsteady", "preempted 2×", "50 %", "0.962", "no timer"] {
+            assert!(table.contains(word), "{word} is not in\n{table}");
+        }
+    }
+
+    #[test]
+    fn json_and_csv_have_every_run() {
+        let json = report().json();
+        let medians = &json["measurements"][0]["series"]["cost"]["medians"];
+        assert_eq!(medians.as_array().unwrap().len(), 2);
+        assert_eq!(json["measurements"][1]["totals"][0], 100.0);
+        assert_eq!(report().csv().lines().count(), 1 + 2 + 1);
+    }
+
+    #[test]
+    fn nothing_measured_is_no_report() {
+        let mut report = report();
+        assert!(!report.is_empty());
+        report.measured = vec![Measured::new(&find(&["barrier".into()]).unwrap()[0])];
+        assert!(report.is_empty());
+        assert!(!report.table().contains("barrier"));
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What can be measured. Everything that a test's parameters stand for is written beside them.
+
+use std::time::Duration;
+
+use kvm_ioctls::{Cap, Kvm};
+
+use crate::layout::*;
+
+/// What a test gives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gives {
+    /// Latencies, in ns, of vCPU 0: the names of its series.
+    Latencies(&'static [&'static str]),
+    /// What all vCPUs do in a second.
+    Rate(&'static str),
+}
+
+/// One measurement.
+#[derive(Clone, Debug)]
+pub struct Test {
+    pub name: String,
+    /// One line.
+    pub what: String,
+    pub gives: Gives,
+    pub(crate) test: u64,
+    pub(crate) args: Args,
+    pub(crate) vcpus: Vcpus,
+    pub(crate) x2apic: bool,
+    pub(crate) halt_poll_ns: Option<u32>,
+    pub(crate) io_time: Option<Duration>,
+    pub(crate) more_slots: u32,
+}
+
+/// Times are in ns here; the guest wants TSC cycles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Args {
+    Plain([u64; 4]),
+    /// The one at this place is a time.
+    Time(usize, [u64; 4]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Vcpus {
+    /// As many, whatever the user says.
+    Exactly(u32),
+    /// As the user says, but at least so many.
+    Wanted(u32),
+}
+
+const COST: Gives = Gives::Latencies(&["cost"]);
+const IPI: Gives = Gives::Latencies(&["send", "one-way", "round-trip"]);
+const CALL: Gives = Gives::Latencies(&["send", "all acknowledged"]);
+const TIMER: Gives = Gives::Latencies(&["arm", "late", "late in program"]);
+const PING_PONG: Gives = Gives::Latencies(&["wake other", "wake self"]);
+const REQUEST: Gives = Gives::Latencies(&["request"]);
+
+/// Multiply-adds between barriers: 100 µs at 3 GHz, as the testbed's guests compute; each takes 4
+/// cycles.
+const BARRIER_WORK: u64 = 75_000;
+
+/// Multiply-adds under a lock and outside of it: 2 µs and 6 µs at 3 GHz. Held for a quarter of the
+/// time, the lock is contended with four vCPUs, and not the bottleneck with two.
+const LOCK_INSIDE: u64 = 1500;
+const LOCK_OUTSIDE: u64 = 4500;
+
+/// A halted target has been so for this long: beyond KVM's default limit of halt polling (200 µs).
+const HALTED_NS: u64 = 300_000;
+
+/// Between two calls, multiply-adds: 10 µs at 3 GHz.
+const CALL_WORK: u64 = 7500;
+
+impl Test {
+    fn new(name: impl Into<String>, what: impl Into<String>, gives: Gives, test: u64) -> Self {
+        Test {
+            name: name.into(),
+            what: what.into(),
+            gives,
+            test,
+            args: Args::Plain([0; 4]),
+            vcpus: Vcpus::Exactly(1),
+            x2apic: true,
+            halt_poll_ns: None,
+            io_time: None,
+            more_slots: 0,
+        }
+    }
+
+    fn args(self, args: [u64; 4]) -> Self {
+        Test { args: Args::Plain(args), ..self }
+    }
+
+    fn time(self, place: usize, args: [u64; 4]) -> Self {
+        Test { args: Args::Time(place, args), ..self }
+    }
+
+    fn vcpus(self, vcpus: Vcpus) -> Self {
+        Test { vcpus, ..self }
+    }
+
+    /// Why it cannot run on this KVM.
+    pub(crate) fn missing(&self, kvm: &Kvm) -> Option<&'static str> {
+        let deadline = self.test == TEST_TIMER && !kvm.check_extension(Cap::TscDeadlineTimer);
+        let poll = self.halt_poll_ns.is_some()
+            && kvm.check_extension_raw(kvm_bindings::KVM_CAP_HALT_POLL.into()) <= 0;
+        if deadline {
+            Some("this KVM has no TSC-deadline timer")
+        } else if poll {
+            Some("this KVM has no halt polling per VM (KVM_CAP_HALT_POLL)")
+        } else {
+            None
+        }
+    }
+}
+
+/// All of them, in the order in which they are reported.
+pub fn all() -> Vec<Test> {
+    let mut all = vec![
+        exit("cpuid", "CPUID: an exit that KVM handles", TEST_CPUID),
+        exit("hypercall", "a hypercall that KVM does not know", TEST_HYPERCALL),
+        exit("pio-kernel", "a write to a port with an ioeventfd", TEST_PIO_KERNEL),
+        exit("pio-user", "a write to a port of user space", TEST_PIO_USER),
+        exit("mmio-kernel", "a write to MMIO with an ioeventfd", TEST_MMIO_KERNEL),
+        exit("mmio-user", "a write to MMIO of user space", TEST_MMIO_USER),
+        exit("pause", "PAUSE, most of which do not exit where there is a filter", TEST_PAUSE),
+    ];
+    all.extend([64, 509].map(|slots| Test {
+        more_slots: slots - 1,
+        ..exit(
+            &format!("mmio-user-{slots}-slots"),
+            &format!("a write to MMIO of user space, with {slots} memory slots"),
+            TEST_MMIO_USER,
+        )
+    }));
+    all.extend(ipis());
+    all.push(
+        Test::new(
+            "call",
+            "interrupt all others at once and wait for their acknowledgements (TLB shootdown)",
+            CALL,
+            TEST_CALL,
+        )
+        .args([CALL_WORK, 0, 0, 0])
+        .vcpus(Vcpus::Wanted(2)),
+    );
+    for (us, what) in [(10, "10 µs"), (100, "100 µs"), (1000, "1 ms")] {
+        for (state, name) in [(WAIT_SPIN, "running"), (WAIT_HALT, "halted")] {
+            all.push(
+                Test::new(
+                    format!("timer-{name}-{us}us"),
+                    format!("TSC-deadline timer of {what}, vCPU {name}"),
+                    TIMER,
+                    TEST_TIMER,
+                )
+                .time(0, [us * 1000, state, 0, 0]),
+            );
+        }
+    }
+    for us in [1, 10, 100, 1000] {
+        for (name, what, limit) in HALT_POLLS {
+            all.push(Test {
+                halt_poll_ns: limit,
+                ..Test::new(
+                    format!("ping-pong-{us}us-{name}"),
+                    format!("two vCPUs wake each other from HLT after {us} µs, {what}"),
+                    PING_PONG,
+                    TEST_PING_PONG,
+                )
+                .time(0, [us * 1000, 0, 0, 0])
+                .vcpus(Vcpus::Exactly(2))
+            });
+        }
+    }
+    for (state, name, what) in
+        [(WAIT_HALT, "halted", "waits in HLT"), (WAIT_SPIN, "polling", "polls")]
+    {
+        all.push(Test {
+            io_time: Some(Duration::from_micros(50)),
+            ..Test::new(
+                format!("io-{name}"),
+                format!(
+                    "a request that another host thread completes after 50 µs; the guest {what}"
+                ),
+                REQUEST,
+                TEST_IO,
+            )
+            .args([state, 0, 0, 0])
+        });
+    }
+    all.extend(throughput());
+    all
+}
+
+fn exit(name: &str, what: &str, test: u64) -> Test {
+    Test::new(format!("exit-{name}"), what, COST, test)
+}
+
+/// KVM grows and shrinks the time for which a vCPU polls, up to the limit.
+const HALT_POLLS: [(&str, &str, Option<u32>); 2] = [
+    ("poll-off", "halt polling off", Some(0)),
+    ("poll-adaptive", "halt polling as the host is set", None),
+];
+
+fn ipis() -> Vec<Test> {
+    let ipi = |name: &str, what: &str, mode, state, n: u64, vcpus| {
+        Test::new(format!("ipi-{name}"), what, IPI, TEST_IPI)
+            .time(3, [mode, state, n, HALTED_NS])
+            .vcpus(vcpus)
+    };
+    let two = Vcpus::Exactly(2);
+    let xapic = |test: Test| Test { x2apic: false, ..test };
+    vec![
+        ipi("self", "to itself, x2APIC", IPI_SELF, WAIT_SPIN, 1, Vcpus::Exactly(1)),
+        ipi("unicast", "to one running vCPU, x2APIC ICR", IPI_UNICAST, WAIT_SPIN, 1, two),
+        xapic(ipi("unicast-xapic", "the same, xAPIC MMIO", IPI_UNICAST, WAIT_SPIN, 1, two)),
+        ipi("unicast-halted", "to one halted vCPU, x2APIC", IPI_UNICAST, WAIT_HALT, 1, two),
+        ipi("logical", "to one running vCPU, logical destination", IPI_LOGICAL, WAIT_SPIN, 1, two),
+        ipi("multicast", "to all others, one ICR write each", IPI_MULTICAST, WAIT_SPIN, 0, ALL),
+        ipi("broadcast", "to all others, one ICR write", IPI_BROADCAST, WAIT_SPIN, 0, ALL),
+    ]
+}
+
+const ALL: Vcpus = Vcpus::Wanted(2);
+
+fn throughput() -> Vec<Test> {
+    let barrier = |name: &str, what: &str, pause| {
+        Test::new(name, what, Gives::Rate("rounds/s"), TEST_BARRIER)
+            .args([BARRIER_WORK, pause, 0, 0])
+            .vcpus(ALL)
+    };
+    let lock = |name: &str, what: &str, kind| {
+        Test::new(format!("lock-{name}"), what, Gives::Rate("turns/s"), TEST_LOCK)
+            .args([kind, LOCK_INSIDE, LOCK_OUTSIDE, SPINS_PER_PAUSE])
+            .vcpus(ALL)
+    };
+    vec![
+        barrier("barrier", "compute 100 µs at 3 GHz, then spin at a barrier, no PAUSE", 0),
+        barrier("barrier-pause", "the same, PAUSE every 2,000th time around", SPINS_PER_PAUSE),
+        lock("test-and-set", "a test-and-set lock, held a quarter of the time", LOCK_TEST_AND_SET),
+        lock("ticket", "a ticket lock: strictly in order", LOCK_TICKET),
+        lock("queued", "a queued lock (MCS): strictly in order", LOCK_QUEUED),
+        lock("queued-kick", "the same; long waiters halt and are kicked (PV)", LOCK_QUEUED_KICK),
+    ]
+}
+
+/// Those with one of these names, or whose name begins with it and a dash; all if there are none.
+///
+/// Errors: the first name that fits nothing.
+pub fn find(names: &[String]) -> Result<Vec<Test>, String> {
+    let fits = |test: &Test, name: &str| {
+        test.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    if let Some(name) = names.iter().find(|name| !all().iter().any(|test| fits(test, name))) {
+        return Err(name.clone());
+    }
+    let wanted = |test: &Test| names.is_empty() || names.iter().any(|name| fits(test, name));
+    Ok(all().into_iter().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let mut names: Vec<String> = all().into_iter().map(|test| test.name).collect();
+        for name in &names {
+            assert!(find(std::slice::from_ref(name)).unwrap().iter().any(|t| t.name == *name));
+        }
+        assert_eq!(find(&["no-such".into()]).unwrap_err(), "no-such");
+        assert!(find(&["ipi".into()]).unwrap().iter().all(|t| t.name.starts_with("ipi-")));
+        let n = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), n);
+    }
+}
