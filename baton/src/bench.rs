@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use baton_bench::{Options, all, find, run};
+use baton_bench::report::{Report, comparison};
+use baton_bench::{Bench as Measurements, Options, all, find};
+use baton_testbed::plan::KERNEL_SCHEDULER;
+use baton_testbed::scheduler::{self, StartError};
 use clap::{Args, Subcommand};
 
 /// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers, wake-ups,
@@ -37,6 +40,10 @@ pub struct Bench {
     /// Length of one run that measures a rate
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
+    /// Compare schedulers: eevdf (the kernel's own) and commands of sched_ext schedulers; in every
+    /// repetition each is in charge once
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    schedulers: Vec<String>,
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -95,7 +102,6 @@ fn measure(bench: &Bench) -> Result<bool> {
     let options = Options {
         vms: bench.vms,
         vcpus: bench.vcpus.unwrap_or(cpus),
-        repetitions: bench.repetitions,
         samples: bench.samples,
         time: Duration::from_secs_f64(bench.seconds),
     };
@@ -107,22 +113,94 @@ fn measure(bench: &Bench) -> Result<bool> {
             .open(file)
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let terminal = io::stderr().is_terminal();
-    let report = run(&tests, &options, |name, repetition| {
-        if terminal {
-            eprint!("\r\x1b[Krun {} of {}: {name}", repetition + 1, options.repetitions);
+    let measurements = Measurements::new(tests, options)?;
+    // Whoever is in charge, if the user names nobody.
+    let named = !bench.schedulers.is_empty();
+    let schedulers = if named { bench.schedulers.clone() } else { vec![String::new()] };
+    let mut reports: Vec<(String, Report)> =
+        schedulers.into_iter().map(|name| (name, measurements.report())).collect();
+    'all: for repetition in 0..bench.repetitions {
+        // Each comes first at times.
+        let n = reports.len();
+        for turn in 0..n {
+            let (name, report) = &mut reports[(turn + repetition as usize) % n];
+            under(name, report, |report| {
+                measurements.repeat(report, |test| show(bench, repetition, name, test));
+            });
+            if report.interrupted {
+                break 'all;
+            }
         }
-    })?;
-    if terminal {
-        eprint!("\r\x1b[K");
+        save_all(bench, &reports)?;
     }
-    print!("{}", report.table());
-    save(&bench.json, || format!("{:#}\n", report.json()))?;
-    save(&bench.csv, || report.csv())?;
-    if report.is_empty() && !report.interrupted {
+    show(bench, 0, "", "");
+    for (name, report) in &reports {
+        if named {
+            println!("{name}\n");
+        }
+        print!("{}", report.table());
+        if named {
+            println!();
+        }
+    }
+    if reports.len() > 1 {
+        print!("{}", comparison(&reports));
+    }
+    save_all(bench, &reports)?;
+    let interrupted = reports.iter().any(|(_, report)| report.interrupted);
+    if reports.iter().all(|(_, report)| report.is_empty()) && !interrupted {
         bail!("nothing could be measured");
     }
-    Ok(report.interrupted)
+    Ok(interrupted)
+}
+
+/// Measures while this scheduler is in charge. If it does not take over, or does not stay, the
+/// report says so.
+fn under(name: &str, report: &mut Report, measure: impl FnOnce(&mut Report)) {
+    if name.is_empty() || name == KERNEL_SCHEDULER {
+        return measure(report);
+    }
+    let command: Vec<String> = name.split_whitespace().map(String::from).collect();
+    match scheduler::start(&command) {
+        Ok(mut running) => {
+            measure(report);
+            report.notes.extend(running.lost().map(|why| format!("{name} was thrown out: {why}")));
+            if let Err(error) = running.stop() {
+                report.notes.push(format!("{name} does not stop: {error:#}"));
+            }
+        }
+        Err(StartError::Ended(why) | StartError::Hung(why)) => {
+            report.notes.push(format!("not measured: {why}"));
+        }
+    }
+}
+
+/// On a terminal, one line; empty at the end.
+fn show(bench: &Bench, repetition: u32, scheduler: &str, test: &str) {
+    if io::stderr().is_terminal() {
+        let run = format!("run {} of {}", repetition + 1, bench.repetitions);
+        let text =
+            if test.is_empty() { String::new() } else { format!("{run}: {scheduler} {test}") };
+        eprint!("\r\x1b[K{text}");
+    }
+}
+
+fn save_all(bench: &Bench, reports: &[(String, Report)]) -> Result<()> {
+    save(&bench.json, || {
+        let json = match reports {
+            [(name, report)] if name.is_empty() => report.json(),
+            _ => reports.iter().map(|(name, report)| (name.clone(), report.json())).collect(),
+        };
+        format!("{json:#}\n")
+    })?;
+    save(&bench.csv, || {
+        let lines = |(name, report): &(String, Report)| {
+            let csv = report.csv();
+            csv.lines().skip(1).map(|line| format!("{name},{line}\n")).collect::<String>()
+        };
+        let head = "scheduler,name,series,unit,run,count,median,p99,p999,max\n";
+        head.to_string() + &reports.iter().map(lines).collect::<String>()
+    })
 }
 
 fn save(file: &Option<PathBuf>, text: impl Fn() -> String) -> Result<()> {

@@ -82,11 +82,15 @@ pub fn halt() {
     unsafe { asm!("sti", "hlt", "cli") }
 }
 
-/// Dependent multiply-adds: no memory, the same time each round.
+/// Dependent multiply-adds, in registers: the same time each round, also under emulation, where
+/// what memory costs depends on where it is.
 pub fn compute(rounds: u64) {
-    let mut x = black_box(1u64);
-    for _ in 0..rounds {
-        x = black_box(x.wrapping_mul(6364136223846793005).wrapping_add(1));
+    if rounds > 0 {
+        // SAFETY: registers only.
+        unsafe {
+            asm!("2: imul {x}, {x}, 1103515245", "add {x}, 12345", "dec {n}", "jnz 2b",
+                x = inout(reg) 1u64 => _, n = inout(reg) rounds => _, options(nomem, nostack));
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::layout::*;
-use crate::{area, cpu, params, setup};
+use crate::{area, calibrate, cpu, params, setup, store};
 
 const MSR_TSC_DEADLINE: u32 = 0x6e0;
 const ICR: u32 = 0x30;
@@ -17,6 +17,8 @@ const TO_SELF: u64 = 1 << 18;
 
 /// A hypercall of no meaning (KVM answers -KVM_ENOSYS).
 const HYPERCALL_NONE: u64 = 0xba70;
+
+const SAMPLES_PER_CALIBRATION: u64 = 16;
 
 pub fn measure(test: u64) {
     let params = params();
@@ -77,10 +79,12 @@ pub fn serve(test: u64, index: u64) {
 
 /// One sample, in TSC cycles.
 fn note(series: usize, sample: u64, cycles: u64) {
-    let at = params().samples_at.load(Relaxed) as *mut u64;
-    // SAFETY: the host has set memory for SERIES times MAX_SAMPLES aside there.
-    unsafe { at.add(series * MAX_SAMPLES + sample as usize).write_volatile(cycles) }
+    store(series, sample, cycles);
     area(0).samples.store(sample + 1, SeqCst);
+    // Among the samples, so that the other vCPUs, and whoever is behind them, do what they do then.
+    if series == 0 && sample % SAMPLES_PER_CALIBRATION == 0 {
+        calibrate();
+    }
 }
 
 fn cost(samples: u64, mut action: impl FnMut()) {

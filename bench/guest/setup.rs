@@ -62,7 +62,8 @@ pub fn tables(index: u64) {
 /// `idt` is a table of this vCPU.
 unsafe fn gate(idt: u64, vector: u8, handler: u64) {
     // Present, interrupt gate, interrupt stack 1.
-    let low = handler & 0xffff | u64::from(CODE) << 16 | 0x8e01 << 32 | (handler >> 16 & 0xffff) << 48;
+    let low =
+        handler & 0xffff | u64::from(CODE) << 16 | 0x8e01 << 32 | (handler >> 16 & 0xffff) << 48;
     let at = (idt + u64::from(vector) * 16) as *mut u64;
     // SAFETY: 256 entries of 16 bytes.
     unsafe {

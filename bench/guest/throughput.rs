@@ -96,7 +96,11 @@ fn wait_in_queue(me: &Area, kicked: bool, pause: u64) {
         return;
     }
     while !freed() && params().stop.load(Relaxed) == 0 {
-        if !spin(pause, || { spins += 1; freed() || spins == SPINS_BEFORE_HALT }) || freed() {
+        if !spin(pause, || {
+            spins += 1;
+            freed() || spins == SPINS_BEFORE_HALT
+        }) || freed()
+        {
             return;
         }
         // The one who frees us looks here after that: it kicks, or we see it.

@@ -38,7 +38,9 @@ pub const DONE_OK: u8 = 0;
 pub const DONE_EXCEPTION: u8 = 1;
 
 /// Kinds of samples that a vCPU takes at once; see each measurement.
-pub const SERIES: usize = 3;
+pub const SERIES: usize = 4;
+/// The last kind: what the calibration loop took.
+pub const CALIBRATION: usize = 3;
 /// Samples of a kind at most.
 pub const MAX_SAMPLES: usize = 8192;
 
@@ -87,8 +89,8 @@ pub struct Area {
     pub ops: AtomicU64,
     /// This vCPU halts, or is about to.
     pub halted: AtomicU64,
-    /// TSC cycles that the calibration loop took, at its fastest.
-    pub calibration: AtomicU64,
+    /// Times that the calibration loop was run.
+    pub calibrations: AtomicU64,
     /// Samples taken.
     pub samples: AtomicU64,
     /// Of an exception: vector, error code, RIP, address.
@@ -112,7 +114,7 @@ pub const AREA_STACK: u64 = AREA_SIZE;
 pub const SPINS_PER_PAUSE: u64 = 2000;
 
 /// Rounds of the calibration loop: dependent multiply-adds.
-pub const CALIBRATION_ROUNDS: u64 = 10_000;
+pub const CALIBRATION_ROUNDS: u64 = 1000;
 
 macro_rules! tests {
     ($($name:ident = $number:expr, $what:expr;)*) => {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Measures a KVM host: a micro-VMM with bare-metal payloads, so that it takes seconds and no guest
-//! operating system. Data flows one way: a test (`tests`) is run in VMs (`vm`, `vcpu`), its samples
+//! operating system. Data flows one way: a test (`measurements`) is run in VMs (`vm`, `vcpu`), its samples
 //! become figures (`figures`), and those a report (`report`).
 
 mod host;
 #[expect(dead_code, reason = "the guest uses the rest")]
 mod layout;
+mod measurements;
 pub mod report;
 mod run;
-mod tests;
 mod vcpu;
 mod vm;
 
 pub mod figures;
 
-pub use run::{Options, run};
-pub use tests::{Test, all, find};
+pub use measurements::{Test, all, find};
+pub use run::{Bench, Options};

@@ -2,14 +2,16 @@
 //! What was measured: kept, shown as a table, saved as JSON and CSV.
 
 use std::fmt::Write;
+use std::time::Duration;
 
+use baton_testbed::stats::{Ratio, jain, median, paired_ratio, range};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::figures::{Distribution, jain, median, spread};
+use crate::figures::Distribution;
 use crate::host;
-use crate::run::Options;
-use crate::tests::{Gives, Test};
+use crate::measurements::{Gives, Test};
+use crate::run::{Options, Rate};
 
 /// Runs that differ by more than this from their median are said to.
 const UNSTEADY: f64 = 0.1;
@@ -22,6 +24,8 @@ pub struct Report {
     pub skipped: Vec<(String, String)>,
     /// What a reader should know about all of it.
     pub notes: Vec<String>,
+    /// What this machine's own hypervisor took of its CPUs meanwhile.
+    pub stolen: Duration,
     /// The user has had enough before all was measured.
     pub interrupted: bool,
     options: Options,
@@ -69,16 +73,10 @@ impl Measured {
         self.preempted += preempted;
     }
 
-    pub(crate) fn add_rates(
-        &mut self,
-        per_vm: Vec<f64>,
-        ideal: Option<f64>,
-        calibration_ns: f64,
-        preempted: u64,
-    ) {
-        self.rates.push(Rates { per_vm, ideal });
-        self.calibration_ns.push(calibration_ns);
-        self.preempted += preempted;
+    pub(crate) fn add_rates(&mut self, rate: Rate, ideal: Option<f64>) {
+        self.rates.push(Rates { per_vm: rate.per_vm, ideal });
+        self.calibration_ns.push(rate.calibration_ns);
+        self.preempted += rate.preempted;
     }
 
     /// All runs of a series together, and the median of each run.
@@ -102,11 +100,22 @@ impl Measured {
             .iter()
             .filter_map(|run| Some(run.per_vm.iter().sum::<f64>() / run.ideal?))
             .collect();
-        (!shares.is_empty()).then(|| median(&shares))
+        median(&shares)
     }
 
-    fn jain(&self) -> f64 {
-        median(&self.rates.iter().map(|run| jain(&run.per_vm)).collect::<Vec<_>>())
+    fn jain(&self) -> Option<f64> {
+        median(&self.rates.iter().filter_map(|run| jain(&run.per_vm)).collect::<Vec<_>>())
+    }
+
+    /// A name and a figure for each run, for each series: medians of latencies, or totals.
+    fn figures(&self) -> Vec<(String, Vec<f64>)> {
+        match self.test.gives {
+            Gives::Latencies(series) => (0..)
+                .zip(series)
+                .map(|(place, name)| (format!("{} {name}", self.test.name), self.series(place).1))
+                .collect(),
+            Gives::Rate(unit) => vec![(format!("{}, {unit}", self.test.name), self.totals())],
+        }
     }
 
     fn runs(&self) -> usize {
@@ -116,7 +125,7 @@ impl Measured {
     /// What was wrong, in a few words.
     fn remarks(&self, runs: &[f64]) -> String {
         let mut remarks = Vec::new();
-        if runs.len() > 1 && spread(runs) > UNSTEADY {
+        if half_range(runs).is_some_and(|half| half > UNSTEADY) {
             remarks.push("unsteady".to_string());
         }
         if self.preempted > 0 && !self.latencies.is_empty() {
@@ -136,6 +145,7 @@ impl Report {
             measured: Vec::new(),
             skipped: Vec::new(),
             notes: Vec::new(),
+            stolen: Duration::ZERO,
             interrupted: false,
             options: options.clone(),
         }
@@ -149,29 +159,27 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let mut out = String::new();
-        let mut latencies = vec![
-            ["latency, ns", "median", "±", "p99", "p99.9", "max", "rel.", "runs", ""]
-                .map(String::from),
-        ];
-        let mut rates = vec![
-            ["throughput", "total", "±", "of ideal", "Jain", "", "", "runs", ""].map(String::from),
-        ];
+        let head = |names: [&str; 9]| vec![names.map(String::from).to_vec()];
+        let mut latencies =
+            head(["latency, ns", "median", "±", "p99", "p99.9", "max", "rel.", "runs", ""]);
+        let mut rates = head(["throughput", "total", "±", "of ideal", "Jain", "", "", "runs", ""]);
         for measured in self.measured.iter().filter(|measured| measured.runs() > 0) {
             let runs = measured.runs().to_string();
-            let relative = median(&measured.calibration_ns);
+            let calibration = median(&measured.calibration_ns);
             match measured.test.gives {
                 Gives::Latencies(series) => {
                     for (place, name) in series.iter().enumerate() {
                         let (Some(all), medians) = measured.series(place) else { continue };
                         let middle = median(&medians);
-                        latencies.push([
+                        let relative = middle.zip(calibration).map(|(ns, unit)| ns / unit);
+                        latencies.push(vec![
                             format!("{} {name}", measured.test.name),
                             number(middle),
-                            percent(spread(&medians)),
-                            number(all.p99),
-                            number(all.p999),
-                            number(all.max),
-                            number(middle / relative),
+                            percent(half_range(&medians)),
+                            number(Some(all.p99)),
+                            number(Some(all.p999)),
+                            number(Some(all.max)),
+                            number(relative),
                             runs.clone(),
                             measured.remarks(&medians),
                         ]);
@@ -179,17 +187,15 @@ impl Report {
                 }
                 Gives::Rate(unit) => {
                     let totals = measured.totals();
-                    let share = measured.of_ideal();
-                    rates.push([
+                    rates.push(vec![
                         format!("{}, {unit}", measured.test.name),
                         number(median(&totals)),
-                        percent(spread(&totals)),
-                        share.map(percent).unwrap_or_else(|| "–".into()),
-                        if self.options.vms > 1 {
-                            format!("{:.3}", measured.jain())
-                        } else {
-                            "–".into()
-                        },
+                        percent(half_range(&totals)),
+                        percent(measured.of_ideal()),
+                        measured
+                            .jain()
+                            .filter(|_| self.options.vms > 1)
+                            .map_or("–".into(), |jain| format!("{jain:.3}")),
                         String::new(),
                         String::new(),
                         runs,
@@ -217,6 +223,12 @@ impl Report {
         for note in &self.notes {
             let _ = writeln!(out, "{note}");
         }
+        if !self.stolen.is_zero() {
+            let _ = writeln!(out, "disturbed: this machine's hypervisor took {:?}", self.stolen);
+        }
+        if self.interrupted {
+            let _ = writeln!(out, "interrupted: what was measured until then");
+        }
         out
     }
 
@@ -231,10 +243,11 @@ impl Report {
             "tsc_khz": self.tsc_khz,
             "vms": self.options.vms,
             "vcpus": self.options.vcpus,
-            "repetitions": self.options.repetitions,
             "measurements": measured,
             "skipped": skipped,
             "notes": self.notes,
+            "stolen_s": self.stolen.as_secs_f64(),
+            "interrupted": self.interrupted,
         })
     }
 
@@ -295,31 +308,70 @@ impl Report {
     }
 }
 
-/// Three digits, or all of the integer.
-fn number(value: f64) -> String {
-    match value {
-        v if !v.is_finite() => "–".into(),
-        v if v >= 100.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+/// How much of the first scheduler's time, or rate, the others need, or reach: a line for each
+/// figure, from runs that were neighbours, with the 95 % interval.
+pub fn comparison(reports: &[(String, Report)]) -> String {
+    let Some(((base, first), others)) = reports.split_first() else { return String::new() };
+    let mut rows = vec![vec![format!("× {base} [95 %]")]];
+    rows[0].extend(others.iter().map(|(name, _)| name.clone()));
+    rows[0].push(String::new());
+    for (place, measured) in first.measured.iter().enumerate() {
+        for (series, (name, base)) in measured.figures().into_iter().enumerate() {
+            let mut row = vec![name];
+            for (_, report) in others {
+                let figures = report.measured.get(place).map(Measured::figures).unwrap_or_default();
+                let pairs: Vec<(f64, f64)> = figures
+                    .get(series)
+                    .map(|(_, runs)| runs.iter().copied().zip(base.iter().copied()).collect())
+                    .unwrap_or_default();
+                row.push(paired_ratio(&pairs).map_or("–".into(), ratio));
+            }
+            row.push(String::new());
+            rows.push(row);
+        }
+    }
+    aligned(&rows)
+}
+
+fn ratio(ratio: Ratio) -> String {
+    match ratio.interval {
+        Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", ratio.ratio),
+        None => format!("{:.2}", ratio.ratio),
     }
 }
 
-fn percent(share: f64) -> String {
-    if share.is_finite() { format!("{:.0} %", share * 100.0) } else { "–".into() }
+/// Half of the distance between the least and the most, as share of the median; `None` of one.
+fn half_range(values: &[f64]) -> Option<f64> {
+    let (low, high) = range(values).filter(|_| values.len() > 1)?;
+    median(values).map(|middle| (high - low) / 2.0 / middle)
+}
+
+/// Three digits, or all of the integer.
+fn number(value: Option<f64>) -> String {
+    match value {
+        Some(v) if v >= 100.0 => format!("{v:.0}"),
+        Some(v) if v >= 10.0 => format!("{v:.1}"),
+        Some(v) => format!("{v:.2}"),
+        None => "–".into(),
+    }
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".into(), |share| format!("{:.0} %", share * 100.0))
 }
 
 /// The first column to the left, the last too, the others to the right.
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             match column {
                 0 => line += &format!("{cell:<width$}"),
-                _ if column == N - 1 => line += &format!("  {cell}"),
+                _ if column == columns - 1 => line += &format!("  {cell}"),
                 _ if *width > 0 => line += &format!("  {cell:>width$}"),
                 _ => {}
             }
@@ -335,16 +387,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::tests::find;
+    use crate::measurements::find;
 
     fn report() -> Report {
-        let options = Options {
-            vms: 2,
-            vcpus: 2,
-            repetitions: 2,
-            samples: 100,
-            time: Duration::from_secs(1),
-        };
+        let options = Options { vms: 2, vcpus: 2, samples: 100, time: Duration::from_secs(1) };
         let mut report = Report::new(&options, 1_000_000);
         let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
         let mut cost = Measured::new(&tests[0]);
@@ -354,7 +400,8 @@ mod tests {
             cost.add_latencies(vec![histogram], 1.0, 1);
         }
         let mut barrier = Measured::new(&tests[1]);
-        barrier.add_rates(vec![40.0, 60.0], Some(200.0), 1.0, 7);
+        let rate = Rate { per_vm: vec![40.0, 60.0], calibration_ns: 1.0, preempted: 7 };
+        barrier.add_rates(rate, Some(200.0));
         report.measured = vec![cost, barrier];
         report.skipped.push(("timer-x".into(), "no timer".into()));
         report
@@ -375,6 +422,20 @@ mod tests {
         assert_eq!(medians.as_array().unwrap().len(), 2);
         assert_eq!(json["measurements"][1]["totals"][0], 100.0);
         assert_eq!(report().csv().lines().count(), 1 + 2 + 1);
+    }
+
+    #[test]
+    fn schedulers_are_compared_run_by_run() {
+        let mut other = report();
+        for run in &mut other.measured[1].rates {
+            run.per_vm.iter_mut().for_each(|rate| *rate *= 1.5);
+        }
+        let text = comparison(&[("eevdf".into(), report()), ("scx_baton".into(), other)]);
+        assert!(text.contains("× eevdf"), "{text}");
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line("barrier, rounds/s").ends_with("1.50"), "{text}");
+        assert!(line("exit-cpuid cost").ends_with("1.00 [1.00, 1.00]"), "{text}");
+        assert_eq!(comparison(&[]), "");
     }
 
     #[test]

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs tests in VMs: all of them once, then all of them again, so that a host that changes in
-//! between changes for all.
+//! Runs tests in VMs: all of them once, then, if wanted, all of them again, so that a host that
+//! changes in between changes for all.
 
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use baton_testbed::stats::median;
 use hdrhistogram::Histogram;
 use kvm_ioctls::Kvm;
 
 use crate::figures::histogram;
 use crate::host;
 use crate::layout::*;
+use crate::measurements::{ALL_OTHERS, Args, Gives, Test, Vcpus};
 use crate::report::{Measured, Report};
-use crate::tests::{Args, Gives, Test, Vcpus};
 use crate::vcpu::Running;
 use crate::vm::{Spec, Vm};
 
@@ -23,7 +26,6 @@ pub struct Options {
     pub vms: u32,
     /// Of each VM, where the test leaves a choice.
     pub vcpus: u32,
-    pub repetitions: u32,
     /// Latencies of one run.
     pub samples: u64,
     /// Of one run that measures a rate.
@@ -36,56 +38,65 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// How long a VM's vCPUs may take to come up, all of them.
 const UP: Duration = Duration::from_secs(30);
 
-/// Runs the tests and calls `progress` before each run. What has been measured is in the report
-/// also if this ends early, which the report then says.
-///
-/// Errors: there is no usable KVM, or it makes no VM at all.
-pub fn run(
-    tests: &[Test],
-    options: &Options,
-    mut progress: impl FnMut(&str, u32),
-) -> Result<Report> {
-    let kvm = host::open_kvm()?;
-    host::catch_interrupt();
-    let most = kvm.get_max_vcpus();
-    if options.vcpus as usize > most {
-        bail!("this KVM takes at most {most} vCPUs a VM, not {}", options.vcpus);
-    }
-    let mut report = Report::new(options, tsc_khz(&kvm)?);
-    report.notes.extend(host::clock_trouble());
-    let mut runs = Vec::new();
-    for test in tests {
-        match test.missing(&kvm) {
-            Some(why) => report.skipped.push((test.name.clone(), why.into())),
-            None => runs.push((test, Measured::new(test))),
+/// Measurements on a host whose KVM can be used.
+pub struct Bench {
+    kvm: Kvm,
+    tests: Vec<Test>,
+    options: Options,
+    tsc_khz: u64,
+}
+
+impl Bench {
+    /// From now on Ctrl-C ends the measurement instead of the process.
+    ///
+    /// Errors: there is no usable KVM, or it takes fewer vCPUs than wanted.
+    pub fn new(tests: Vec<Test>, options: Options) -> Result<Self> {
+        let kvm = host::open_kvm()?;
+        let most = kvm.get_max_vcpus();
+        if options.vcpus as usize > most {
+            bail!("this KVM takes at most {most} vCPUs a VM, not {}", options.vcpus);
         }
+        let tsc_khz = tsc_khz(&kvm)?;
+        host::catch_interrupt();
+        Ok(Bench { kvm, tests, options, tsc_khz })
     }
-    let stolen = host::stolen();
-    'all: for repetition in 0..options.repetitions {
-        for (test, measured) in &mut runs {
-            progress(&test.name, repetition);
-            let result = match test.gives {
-                Gives::Latencies(series) => {
-                    latencies(&kvm, test, series.len(), options, report.tsc_khz, measured)
-                }
-                Gives::Rate(_) => rates(&kvm, test, options, report.tsc_khz, measured),
-            };
-            if host::interrupted() {
-                report.interrupted = true;
-                report.notes.push("interrupted: what was measured until then".into());
-                break 'all;
+
+    /// Without figures; with what cannot be measured here, and why.
+    pub fn report(&self) -> Report {
+        let mut report = Report::new(&self.options, self.tsc_khz);
+        report.notes.extend(host::clock_trouble());
+        for test in &self.tests {
+            match test.missing(&self.kvm) {
+                Some(why) => report.skipped.push((test.name.clone(), why.into())),
+                None => report.measured.push(Measured::new(test)),
             }
-            if let Err(error) = result {
+        }
+        report
+    }
+
+    /// Runs all tests once more, into the report, and calls `progress` before each. A test that
+    /// fails is noted there; Ctrl-C ends it early, which the report then says.
+    pub fn repeat(&self, report: &mut Report, mut progress: impl FnMut(&str)) {
+        let stolen = host::stolen();
+        for measured in &mut report.measured {
+            if host::interrupted() {
+                break;
+            }
+            progress(&measured.test.name);
+            let result = match measured.test.gives {
+                Gives::Latencies(series) => self.latencies(series.len(), measured),
+                Gives::Rate(_) => self.rates(measured),
+            };
+            // What failed then is what we stopped ourselves.
+            if let Err(error) = result
+                && !host::interrupted()
+            {
                 measured.errors.push(format!("{error:#}"));
             }
         }
+        report.interrupted = host::interrupted();
+        report.stolen += host::stolen() - stolen;
     }
-    let stolen = host::stolen() - stolen;
-    if !stolen.is_zero() {
-        report.notes.push(format!("disturbed: this machine's hypervisor took {stolen:?} of it"));
-    }
-    report.measured = runs.into_iter().map(|(_, measured)| measured).collect();
-    Ok(report)
 }
 
 fn tsc_khz(kvm: &Kvm) -> Result<u64> {
@@ -98,161 +109,149 @@ fn tsc_khz(kvm: &Kvm) -> Result<u64> {
     Ok(khz.into())
 }
 
-fn spec(test: &Test, options: &Options, tsc_khz: u64) -> Spec {
-    let vcpus = match test.vcpus {
-        Vcpus::Exactly(n) => n,
-        Vcpus::Wanted(least) => options.vcpus.max(least),
-    };
-    let mut args = match test.args {
-        Args::Plain(args) => args,
-        Args::Time(place, mut args) => {
-            args[place] = args[place] * tsc_khz / 1_000_000;
-            args
-        }
-    };
-    if test.test == TEST_IPI && args[2] == 0 {
-        args[2] = u64::from(vcpus) - 1;
-    }
-    Spec {
-        vcpus,
-        test: test.test,
-        args,
-        samples: options.samples,
-        x2apic: test.x2apic,
-        halt_poll_ns: test.halt_poll_ns,
-        more_slots: test.more_slots,
-    }
-}
-
-/// A VM that takes CPU time from the others: vCPUs that compute, and wait for nobody.
-fn load(options: &Options) -> Spec {
-    Spec {
-        vcpus: options.vcpus,
-        test: TEST_LOCK,
-        // Nobody holds the lock for long: 10 ms of computing outside.
-        args: [LOCK_TEST_AND_SET, 0, 7_500_000, 0],
-        samples: 0,
-        x2apic: true,
-        halt_poll_ns: None,
-        more_slots: 0,
-    }
-}
-
-fn start(kvm: &Kvm, spec: Spec, io_time: Option<Duration>) -> Result<Running> {
-    let (vm, vcpus) = Vm::new(kvm, spec)?;
-    Running::start(vm, vcpus, io_time)
-}
-
-fn latencies(
-    kvm: &Kvm,
-    test: &Test,
-    series: usize,
-    options: &Options,
-    tsc_khz: u64,
-    measured: &mut Measured,
-) -> Result<()> {
-    let others =
-        (1..options.vms).map(|_| start(kvm, load(options), None)).collect::<Result<Vec<_>>>()?;
-    let running = start(kvm, spec(test, options, tsc_khz), test.io_time)?;
-    let result = running.wait(Instant::now() + DEADLINE);
-    let vm = running.vm.clone();
-    let preempted = running.end();
-    drop(others);
-    // Also of a run that failed half way.
-    let samples = vm.samples()?;
-    let histograms: Vec<Histogram<u64>> = samples
-        .iter()
-        .take(series)
-        .map(|samples| {
-            let mut histogram = histogram();
-            for cycles in samples {
-                histogram.saturating_record(
-                    (u128::from(*cycles) * 1_000_000 / u128::from(tsc_khz)) as u64,
-                );
+impl Bench {
+    fn spec(&self, test: &Test) -> Spec {
+        let vcpus = match test.vcpus {
+            Vcpus::Exactly(n) => n,
+            Vcpus::Wanted(least) => self.options.vcpus.max(least),
+        };
+        let mut args = match test.args {
+            Args::Plain(args) => args,
+            Args::Time(place, mut args) => {
+                args[place] = args[place] * self.tsc_khz / 1_000_000;
+                args
             }
-            histogram
-        })
-        .collect();
-    if !histograms[0].is_empty() {
-        measured.add_latencies(histograms, calibration_ns(&vm, tsc_khz), preempted);
+        };
+        if test.test == TEST_IPI && args[2] == ALL_OTHERS {
+            args[2] = u64::from(vcpus) - 1;
+        }
+        Spec {
+            vcpus,
+            test: test.test,
+            args,
+            samples: self.options.samples,
+            x2apic: test.x2apic,
+            halt_poll_ns: test.halt_poll_ns,
+            more_slots: test.more_slots,
+        }
     }
-    result
-}
 
-/// One multiply-add of the payload, ns.
-fn calibration_ns(vm: &Vm, tsc_khz: u64) -> f64 {
-    use std::sync::atomic::Ordering::SeqCst;
-    let cycles = vm.area(0).calibration.load(SeqCst) as f64;
-    cycles * 1e6 / tsc_khz as f64 / CALIBRATION_ROUNDS as f64
-}
+    /// A VM that takes CPU time from the others: vCPUs that compute, and wait for nobody.
+    fn load(&self) -> Spec {
+        Spec {
+            vcpus: self.options.vcpus,
+            test: TEST_LOCK,
+            // Nobody holds the lock for long: 10 ms at 3 GHz are spent outside of it.
+            args: [LOCK_TEST_AND_SET, 0, 7_500_000, 0],
+            samples: 0,
+            x2apic: true,
+            halt_poll_ns: None,
+            more_slots: 0,
+        }
+    }
 
-/// All VMs together, and, if there are several, one alone before that: the ideal.
-fn rates(
-    kvm: &Kvm,
-    test: &Test,
-    options: &Options,
-    tsc_khz: u64,
-    measured: &mut Measured,
-) -> Result<()> {
-    let spec = spec(test, options, tsc_khz);
-    let alone = match options.vms {
-        1 => None,
-        _ => Some(rate(kvm, &spec, 1, options.time, tsc_khz)?.per_vm[0]),
-    };
-    let together = rate(kvm, &spec, options.vms, options.time, tsc_khz)?;
-    // Each VM alone for its fair share of the time; more VMs than one may fit on the host at once.
-    let at_once = (host::pcpus() as f64 / f64::from(spec.vcpus)).clamp(1.0, options.vms.into());
-    let ideal = alone.map(|alone| alone * at_once);
-    measured.add_rates(together.per_vm, ideal, together.calibration_ns, together.preempted);
-    Ok(())
-}
+    fn start(&self, spec: Spec, io_time: Option<Duration>) -> Result<Running> {
+        let (vm, vcpus) = Vm::new(&self.kvm, spec)?;
+        Running::start(vm, vcpus, io_time)
+    }
 
-struct Rate {
-    /// Rounds, or turns of all vCPUs, a second.
-    per_vm: Vec<f64>,
-    calibration_ns: f64,
-    preempted: u64,
-}
+    fn latencies(&self, series: usize, measured: &mut Measured) -> Result<()> {
+        let others = (1..self.options.vms).map(|_| self.start(self.load(), None));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        let running = self.start(self.spec(&measured.test), measured.test.io_time)?;
+        let result = running.wait(Instant::now() + DEADLINE);
+        let vm = running.vm.clone();
+        let preempted = running.end();
+        drop(others);
+        // Also of a run that failed half way.
+        let samples = vm.samples()?;
+        let ns = |cycles: u64| u128::from(cycles) * 1_000_000 / u128::from(self.tsc_khz);
+        let histograms: Vec<Histogram<u64>> = samples
+            .iter()
+            .take(series)
+            .map(|samples| {
+                let mut histogram = histogram();
+                samples.iter().for_each(|cycles| histogram.saturating_record(ns(*cycles) as u64));
+                histogram
+            })
+            .collect();
+        if !histograms[0].is_empty() {
+            measured.add_latencies(histograms, self.calibration_ns(&vm)?, preempted);
+        }
+        result
+    }
 
-fn rate(kvm: &Kvm, spec: &Spec, vms: u32, time: Duration, tsc_khz: u64) -> Result<Rate> {
-    use std::sync::atomic::Ordering::SeqCst;
-    let running =
-        (0..vms).map(|_| start(kvm, spec.clone(), None)).collect::<Result<Vec<Running>>>()?;
-    let failed = || running.iter().find_map(Running::failure);
-    let done = |vm: &Vm| {
-        let ops = (0..vm.spec.vcpus).map(|vcpu| vm.area(vcpu).ops.load(SeqCst)).sum::<u64>();
-        // At a barrier all of them count the same round.
-        if spec.test == TEST_BARRIER { ops as f64 / f64::from(vm.spec.vcpus) } else { ops as f64 }
-    };
-    let up = |vm: &Vm| vm.params().up.load(SeqCst) >= vm.spec.vcpus.into();
-    let deadline = Instant::now() + UP;
-    while !running.iter().all(|running| up(&running.vm)) {
+    /// One multiply-add of the payload, ns; NaN if there was no time for any.
+    fn calibration_ns(&self, vm: &Vm) -> Result<f64> {
+        let cycles: Vec<f64> = vm.calibrations()?.into_iter().map(|cycles| cycles as f64).collect();
+        let cycles = median(&cycles).unwrap_or(f64::NAN);
+        Ok(cycles * 1e6 / self.tsc_khz as f64 / CALIBRATION_ROUNDS as f64)
+    }
+
+    /// All VMs together, and, if there are several, one alone before that: the ideal.
+    fn rates(&self, measured: &mut Measured) -> Result<()> {
+        let (spec, vms) = (self.spec(&measured.test), self.options.vms);
+        let alone = match vms {
+            1 => None,
+            _ => Some(self.rate(&spec, 1)?.per_vm[0]),
+        };
+        let together = self.rate(&spec, vms)?;
+        // Each VM alone for its fair share of the time; several may fit on the host at once.
+        let at_once = (host::pcpus() as f64 / f64::from(spec.vcpus)).clamp(1.0, vms.into());
+        measured.add_rates(together, alone.map(|alone| alone * at_once));
+        Ok(())
+    }
+
+    fn rate(&self, spec: &Spec, vms: u32) -> Result<Rate> {
+        let time = self.options.time;
+        let running = (0..vms).map(|_| self.start(spec.clone(), None));
+        let running = running.collect::<Result<Vec<Running>>>()?;
+        let failed = || running.iter().find_map(Running::failure);
+        let up = |vm: &Vm| vm.params().up.load(SeqCst) >= vm.spec.vcpus.into();
+        let deadline = Instant::now() + UP;
+        while !running.iter().all(|running| up(&running.vm)) {
+            if let Some(why) = failed() {
+                bail!(why);
+            }
+            if Instant::now() > deadline || host::interrupted() {
+                bail!("the vCPUs did not come up in {UP:?}");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        // Until caches, and the scheduler's opinions, have settled.
+        thread::sleep(time / 10);
+        let before: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
+        let start = Instant::now();
+        while start.elapsed() < time && !host::interrupted() {
+            thread::sleep(time.saturating_sub(start.elapsed()).min(Duration::from_millis(50)));
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let after: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
         if let Some(why) = failed() {
             bail!(why);
         }
-        if Instant::now() > deadline || host::interrupted() {
-            bail!("the vCPUs did not come up");
+        let per_vm: Vec<f64> =
+            after.iter().zip(&before).map(|(after, before)| (after - before) / seconds).collect();
+        let calibration_ns = self.calibration_ns(&running[0].vm)?;
+        let preempted = running.into_iter().map(Running::end).sum();
+        if per_vm.contains(&0.0) {
+            bail!("a VM did nothing in {seconds:.1} s");
         }
-        std::thread::sleep(Duration::from_millis(1));
+        Ok(Rate { per_vm, calibration_ns, preempted })
     }
-    // Until caches, and the scheduler's opinions, have settled.
-    std::thread::sleep(time / 10);
-    let before: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
-    let start = Instant::now();
-    while start.elapsed() < time && !host::interrupted() {
-        std::thread::sleep((time - start.elapsed().min(time)).min(Duration::from_millis(50)));
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let after: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
-    if let Some(why) = failed() {
-        bail!(why);
-    }
-    let per_vm: Vec<f64> =
-        after.iter().zip(&before).map(|(after, before)| (after - before) / seconds).collect();
-    let calibration_ns = calibration_ns(&running[0].vm, tsc_khz);
-    let preempted = running.into_iter().map(Running::end).sum();
-    if per_vm.contains(&0.0) {
-        bail!("a VM did nothing in {seconds:.1} s");
-    }
-    Ok(Rate { per_vm, calibration_ns, preempted })
+}
+
+/// Rounds of all vCPUs together, or turns of each of them, so far.
+fn done(vm: &Vm) -> f64 {
+    let ops = (0..vm.spec.vcpus).map(|vcpu| vm.area(vcpu).ops.load(SeqCst)).sum::<u64>() as f64;
+    // At a barrier all of them count the same round.
+    if vm.spec.test == TEST_BARRIER { ops / f64::from(vm.spec.vcpus) } else { ops }
+}
+
+/// What the VMs did together.
+pub(crate) struct Rate {
+    /// Rounds, or turns of all vCPUs, a second.
+    pub(crate) per_vm: Vec<f64>,
+    pub(crate) calibration_ns: f64,
+    pub(crate) preempted: u64,
 }

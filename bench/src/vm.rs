@@ -208,12 +208,22 @@ impl Vm {
 
     /// What vCPU 0 has measured so far: for each series as many samples, TSC cycles.
     pub fn samples(&self) -> Result<Vec<Vec<u64>>> {
-        let n = (self.area(0).samples.load(SeqCst) as usize).min(MAX_SAMPLES);
-        let sample = |series: usize, i: usize| {
+        let n = self.area(0).samples.load(SeqCst);
+        (0..CALIBRATION).map(|series| self.series(series, n)).collect()
+    }
+
+    /// What the calibration loop took, TSC cycles.
+    pub fn calibrations(&self) -> Result<Vec<u64>> {
+        self.series(CALIBRATION, self.area(0).calibrations.load(SeqCst))
+    }
+
+    fn series(&self, series: usize, n: u64) -> Result<Vec<u64>> {
+        let sample = |i: usize| {
             let at = self.samples_at + ((series * MAX_SAMPLES + i) * 8) as u64;
             self.memory.read_obj(GuestAddress(at)).context("samples outside of memory")
         };
-        (0..SERIES).map(|series| (0..n).map(|i| sample(series, i)).collect()).collect()
+        // The guest says how many, and a guest can say anything.
+        (0..(n as usize).min(MAX_SAMPLES)).map(sample).collect()
     }
 
     /// An interrupt for vCPU 0, as a device would send it.

@@ -17,6 +17,7 @@ mod log;
 pub mod pace;
 pub mod plan;
 mod qemu;
+pub mod scheduler;
 pub mod stats;
 mod terminal;
 mod userland;

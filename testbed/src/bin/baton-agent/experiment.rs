@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use baton_testbed::plan::{Event, Measured, Plan, Run};
 
-use crate::scheduler::{self, Running, StartError};
 use crate::spins;
 use crate::vms::{self, Trouble, Vms};
 use crate::work;
+use baton_testbed::scheduler::{self, Running, StartError};
 
 /// A guest needs 5 s alone, several at once more.
 const GUESTS_UP: Duration = Duration::from_secs(90);

@@ -4,7 +4,6 @@
 mod experiment;
 mod guest;
 mod init;
-mod scheduler;
 mod serve;
 mod spins;
 mod vms;

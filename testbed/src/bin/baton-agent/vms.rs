@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use baton_testbed::plan::Measured;
 
 use crate::guest::MARK;
-use crate::work::last_line;
+use baton_testbed::scheduler::last_line;
 
 const QEMU: &str = "/bin/qemu-system-x86_64";
 const KERNEL: &str = "/guest/bzImage";

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_testbed::plan::Measured;
+use baton_testbed::scheduler::last_line;
 use clap::{Args, Subcommand};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, killpg};
@@ -95,12 +96,6 @@ pub fn report(argv: &[String], deadline: Duration) -> Result<Measured> {
     }
     serde_json::from_str(&last_line(&output.stdout))
         .with_context(|| format!("{name} did not report what it reached"))
-}
-
-/// The last line that says something.
-pub fn last_line(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    text.trim_end().lines().last().unwrap_or("no message").trim_end().to_string()
 }
 
 /// Runs `body` in one thread per usable CPU, each pinned to its own, and returns what they returned.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_testbed::plan::Measured;
+use baton_testbed::scheduler::last_line;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -70,7 +71,7 @@ fn last_words(child: &mut Child) -> String {
         // An unreadable message is no reason to lose the failure itself.
         let _ = stderr.take(64 << 10).read_to_end(&mut text);
     }
-    super::last_line(&text)
+    last_line(&text)
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ const LOCK_OUTSIDE: u64 = 4500;
 /// A halted target has been so for this long: beyond KVM's default limit of halt polling (200 µs).
 const HALTED_NS: u64 = 300_000;
 
+/// As the number of an IPI's targets.
+pub(crate) const ALL_OTHERS: u64 = 0;
+
 /// Between two calls, multiply-adds: 10 µs at 3 GHz.
 const CALL_WORK: u64 = 7500;
 
@@ -215,8 +218,15 @@ fn ipis() -> Vec<Test> {
         xapic(ipi("unicast-xapic", "the same, xAPIC MMIO", IPI_UNICAST, WAIT_SPIN, 1, two)),
         ipi("unicast-halted", "to one halted vCPU, x2APIC", IPI_UNICAST, WAIT_HALT, 1, two),
         ipi("logical", "to one running vCPU, logical destination", IPI_LOGICAL, WAIT_SPIN, 1, two),
-        ipi("multicast", "to all others, one ICR write each", IPI_MULTICAST, WAIT_SPIN, 0, ALL),
-        ipi("broadcast", "to all others, one ICR write", IPI_BROADCAST, WAIT_SPIN, 0, ALL),
+        ipi(
+            "multicast",
+            "to all others, one ICR write each",
+            IPI_MULTICAST,
+            WAIT_SPIN,
+            ALL_OTHERS,
+            ALL,
+        ),
+        ipi("broadcast", "to all others, one ICR write", IPI_BROADCAST, WAIT_SPIN, ALL_OTHERS, ALL),
     ]
 }
 

@@ -3,6 +3,7 @@
 //! back when interrupted.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,12 +12,9 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::work::last_line;
-
 const STATE: &str = "/sys/kernel/sched_ext/state";
 /// Counts the times that a scheduler was enabled.
 const ENABLE_SEQ: &str = "/sys/kernel/sched_ext/enable_seq";
-const LOG: &str = "/run/scheduler.log";
 
 /// Verifying a large scheduler takes 20 s in emulation.
 const START: Duration = Duration::from_secs(90);
@@ -26,11 +24,16 @@ const RELEASE: Duration = Duration::from_secs(40);
 /// After a change, tasks settle on their queues and a scheduler finds the guests that are there.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// A scheduler that is in charge of this host. Dropped, it is killed.
 pub struct Running {
     child: Child,
     enabled: u64,
+    /// What it says.
+    log: File,
 }
 
+/// Why a scheduler did not take over. The kernel's own is in charge, or will be soon.
+#[derive(Debug)]
 pub enum StartError {
     /// It ended by itself.
     Ended(String),
@@ -42,45 +45,47 @@ pub enum StartError {
 pub fn start(command: &[String]) -> Result<Running, StartError> {
     let name = command.first().map_or("", String::as_str);
     let ended = |text: String| StartError::Ended(format!("{name}: {text}"));
-    let mut child = spawn(command).map_err(|error| ended(format!("{error:#}")))?;
     let before = enable_seq();
+    let (mut child, log) = spawn(command).map_err(|error| ended(format!("{error:#}")))?;
     let end = Instant::now() + START;
     while Instant::now() < end {
         match child.try_wait() {
             Ok(None) => {}
-            Ok(Some(status)) => return Err(ended(format!("{} ({status})", last_words()))),
+            Ok(Some(status)) => return Err(ended(format!("{} ({status})", last_words(&log)))),
             Err(error) => return Err(ended(error.to_string())),
         }
         if state() == "enabled" && enable_seq() > before {
             std::thread::sleep(SETTLE);
-            return Ok(Running { child, enabled: before + 1 });
+            return Ok(Running { child, enabled: before + 1, log });
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     // It may be past help; the kernel takes over when it is gone.
     let _ = child.kill();
     let _ = child.wait();
-    Err(StartError::Hung(format!("{name} did not take over in {START:.0?}: {}", last_words())))
+    Err(StartError::Hung(format!("{name} did not take over in {START:.0?}: {}", last_words(&log))))
 }
 
-fn spawn(command: &[String]) -> Result<Child> {
+fn spawn(command: &[String]) -> Result<(Child, File)> {
     let (name, args) = command.split_first().context("empty scheduler command")?;
-    let log = File::create(LOG).with_context(|| format!("cannot write {LOG}"))?;
-    Command::new(name)
+    let log = tempfile::tempfile().context("no file for what it says")?;
+    let child = Command::new(name)
         .args(args)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
-        .stderr(log)
+        .stderr(log.try_clone()?)
         .process_group(0)
         .spawn()
-        .context("cannot start it")
+        .context("cannot start it")?;
+    Ok((child, log))
 }
 
 impl Running {
     /// Why the scheduler no longer schedules, if so: it ended, was thrown out or started anew.
     pub fn lost(&mut self) -> Option<String> {
         let ended = matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
-        (ended || state() != "enabled" || enable_seq() != self.enabled).then(last_words)
+        (ended || state() != "enabled" || enable_seq() != self.enabled)
+            .then(|| last_words(&self.log))
     }
 
     /// Interrupts it, kills it if that does not help, and waits until the kernel schedules again.
@@ -124,6 +129,14 @@ fn enable_seq() -> u64 {
 }
 
 /// What the scheduler said last.
-fn last_words() -> String {
-    last_line(&fs::read(LOG).unwrap_or_default())
+fn last_words(log: &File) -> String {
+    let mut text = vec![0; log.metadata().map_or(0, |file| file.len() as usize)];
+    let read = log.read_at(&mut text, 0).unwrap_or(0);
+    last_line(&text[..read])
+}
+
+/// The last line of what a program said.
+pub fn last_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim_end().lines().last().unwrap_or("no message").trim_end().to_string()
 }
