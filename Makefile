@@ -9,6 +9,9 @@ CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$
 
 CARGO ?= cargo
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+# The bench's payload is no package of its own: bench/build.rs compiles it.
+RUSTFMT = rustfmt --edition 2024
+GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c)
 
@@ -37,6 +40,7 @@ test-kernels: build
 lint: setup
 	@echo "checking format and lints"
 	@$(CARGO) fmt --all --check
+	@$(RUSTFMT) --check $(GUEST)
 	@$(CLANG_FORMAT) --dry-run -Werror $(C_FILES)
 	@$(CARGO) clippy --workspace --all-targets --release --quiet -- -D warnings
 
@@ -58,6 +62,7 @@ bench-memslots: setup
 
 fmt:
 	@$(CARGO) fmt --all
+	@$(RUSTFMT) $(GUEST)
 	@$(CLANG_FORMAT) -i $(C_FILES)
 
 clean:

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
 use baton_testbed::plan::KERNEL_SCHEDULER;
@@ -16,9 +17,11 @@ use clap::{Args, Subcommand};
 /// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers, wake-ups,
 /// locks and barriers cost here, one VM alone or several at once.
 #[derive(Args)]
-#[command(after_help = "Exit status: 0; 1 if nothing could be measured, after one line that says \
+#[command(
+    after_help = "Exit status: 0; 1 if something could not be measured, after one line that says \
     why; 130 after Ctrl-C (what was measured until then is printed and saved).\n\n\
-    Example, without KVM hardware: baton testbed run -- baton bench ipi timer")]
+    Example, without KVM hardware: baton testbed run -- baton bench ipi timer"
+)]
 pub struct Bench {
     #[command(subcommand)]
     what: Option<What>,
@@ -40,6 +43,9 @@ pub struct Bench {
     /// Length of one run that measures a rate
     #[arg(long, value_name = "S", default_value_t = 0.5)]
     seconds: f64,
+    /// What one run of latencies may take before the guest counts as hung
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    deadline: u64,
     /// Compare schedulers: eevdf (the kernel's own) and commands of sched_ext schedulers; in every
     /// repetition each is in charge once
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -50,6 +56,9 @@ pub struct Bench {
     /// One line for each run to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Draw distributions, curves and bars (SVG) into this directory
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -104,6 +113,7 @@ fn measure(bench: &Bench) -> Result<bool> {
         vcpus: bench.vcpus.unwrap_or(cpus),
         samples: bench.samples,
         time: Duration::from_secs_f64(bench.seconds),
+        deadline: Duration::from_secs(bench.deadline),
     };
     // Before anything is measured: a file that cannot be written is no reason to lose it.
     for file in [&bench.json, &bench.csv].into_iter().flatten() {
@@ -147,9 +157,17 @@ fn measure(bench: &Bench) -> Result<bool> {
         print!("{}", comparison(&reports));
     }
     save_all(bench, &reports)?;
+    if let Some(directory) = &bench.plot {
+        let files = plot(&reports, directory)?;
+        eprintln!("{} pictures in {}", files.len(), directory.display());
+    }
     let interrupted = reports.iter().any(|(_, report)| report.interrupted);
     if reports.iter().all(|(_, report)| report.is_empty()) && !interrupted {
         bail!("nothing could be measured");
+    }
+    let failed: usize = reports.iter().map(|(_, report)| report.failed()).sum();
+    if failed > 0 {
+        bail!("{failed} measurements failed, see above");
     }
     Ok(interrupted)
 }

@@ -415,3 +415,67 @@ fn refuses_a_kernel_without_sched_ext() {
     assert!(found.text("said").contains("has no sched_ext"), "{}", found.out);
     assert!(found.text("said").contains("status 1"), "{}", found.out);
 }
+
+/// Every measurement gives all its figures.
+#[test]
+fn bench_measures_all_that_it_lists() {
+    let found = on_host(
+        host(),
+        r#"
+        echo "listed=$(baton bench list | wc -l)"
+        baton bench --repetitions 1 --samples 30 --seconds 0.3 --json /tmp/bench.json || fail bench
+        baton bench barrier ipi-unicast --vms 2 --repetitions 1 --samples 30 --seconds 0.3 \
+            --schedulers eevdf,scx_baton --csv /tmp/bench.csv || fail "bench with schedulers"
+        echo "csv=$(cut -d, -f1,2,3 /tmp/bench.csv | sort -u | tr '\n' ' ')"
+        echo "json=$(tr -d '\n' </tmp/bench.json)"
+        "#,
+    );
+    let json: serde_json::Value = serde_json::from_str(found.text("json")).expect("JSON");
+    let measurements = json["measurements"].as_array().expect("a list");
+    assert_eq!(measurements.len().to_string(), found.text("listed"));
+    assert_eq!(json["skipped"].as_array().map(Vec::len), Some(0), "{}", json["skipped"]);
+    for measurement in measurements {
+        assert_eq!(measurement["runs"], 1, "{measurement}");
+        assert_eq!(measurement["errors"].as_array().map(Vec::len), Some(0), "{measurement}");
+        for series in measurement["series"].as_object().into_iter().flat_map(|all| all.values()) {
+            assert_eq!(series["all"]["count"], 30, "{measurement}");
+        }
+    }
+    for line in ["eevdf,barrier,total", "scx_baton,barrier,total", "scx_baton,ipi-unicast,one-way"]
+    {
+        assert!(found.text("csv").contains(line), "{}", found.out);
+    }
+}
+
+#[test]
+fn bench_says_what_went_wrong() {
+    let found = on_host(
+        host(),
+        r#"
+        try() { key=$1; shift; out=$("$@" 2>&1); echo "$key=status $? $(echo "$out" | tr '\n' ' ')"; }
+        try fault baton bench trouble-fault exit-cpuid --repetitions 1 --samples 10
+        try hang baton bench trouble-hang --repetitions 1 --deadline 2
+        try name baton bench no-such
+        try file baton bench exit-cpuid --json /no/such/file
+        try vcpus baton bench barrier --vcpus 4096
+        try interrupt timeout -s INT 5 baton bench --seconds 60 barrier exit --repetitions 9 --json /tmp/b.json
+        echo "kept=$(grep -c exit-cpuid /tmp/b.json)"
+        mv /dev/kvm /dev/kvm.away
+        try nokvm baton bench exit
+        mv /dev/kvm.away /dev/kvm
+        "#,
+    );
+    let said = |key: &str, words: &[&str]| {
+        for word in words {
+            assert!(found.text(key).contains(word), "no \"{word}\" in {key} of\n{}", found.out);
+        }
+    };
+    said("fault", &["status 1", "triple fault", "rip", "exit-cpuid cost"]);
+    said("hang", &["status 1", "the guest hangs", "nothing could be measured"]);
+    said("name", &["status 1", "there is no measurement no-such"]);
+    said("file", &["status 1", "cannot write /no/such/file"]);
+    said("vcpus", &["status 1", "this KVM takes at most"]);
+    said("nokvm", &["status 1", "there is no /dev/kvm"]);
+    said("interrupt", &["interrupted: what was measured until then"]);
+    said("kept", &["1"]);
+}

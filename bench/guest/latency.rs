@@ -40,6 +40,8 @@ pub fn measure(test: u64) {
         TEST_TIMER => timer(samples, arg(0), arg(1)),
         TEST_PING_PONG => ping_pong(samples, arg(0)),
         TEST_IO => io(samples, arg(0)),
+        TEST_FAULT => setup::fault(),
+        TEST_HANG => wait(|| false),
         _ => {}
     }
 }

@@ -57,6 +57,13 @@ pub fn tables(index: u64) {
     cpu::wrmsr(MSR_GS_BASE, base);
 }
 
+/// A fault without a handler, nor one for that: a triple fault.
+pub fn fault() {
+    let none = Table { limit: 0, base: 0 };
+    // SAFETY: this VM ends here, as it is meant to.
+    unsafe { asm!("lidt [{}]", "ud2", in(reg) &none) }
+}
+
 /// # Safety
 ///
 /// `idt` is a table of this vCPU.

@@ -137,6 +137,8 @@ tests! {
     TEST_BARRIER = 20, "All compute, then spin: args are rounds of computing, spins per PAUSE.";
     TEST_LOCK = 21, "All take a lock: args are kind, rounds inside, rounds outside.";
     TEST_PAUSE = 22, "PAUSE and nothing else.";
+    TEST_FAULT = 30, "An exception that nobody handles: what does the host say?";
+    TEST_HANG = 31, "Nothing, for ever: what does the host say?";
 }
 
 /// How an IPI is sent.

@@ -30,6 +30,8 @@ pub struct Test {
     pub(crate) halt_poll_ns: Option<u32>,
     pub(crate) io_time: Option<Duration>,
     pub(crate) more_slots: u32,
+    /// The curve that its medians belong to, what is on the x axis there, and where.
+    pub(crate) on_curve: Option<(&'static str, f64)>,
 }
 
 /// Times are in ns here; the guest wants TSC cycles.
@@ -86,7 +88,19 @@ impl Test {
             halt_poll_ns: None,
             io_time: None,
             more_slots: 0,
+            on_curve: None,
         }
+    }
+
+    fn curve(self, name: &'static str, x: f64) -> Self {
+        Test { on_curve: Some((name, x)), ..self }
+    }
+
+    /// The test's name without the part that is on the x axis, and its series.
+    pub(crate) fn curve_label(&self, series: &str) -> String {
+        let x = |part: &&str| !part.starts_with(|c: char| c.is_ascii_digit());
+        let kind: Vec<&str> = self.name.split('-').filter(x).collect();
+        format!("{} {series}", kind.join("-"))
     }
 
     fn args(self, args: [u64; 4]) -> Self {
@@ -155,7 +169,8 @@ pub fn all() -> Vec<Test> {
                     TIMER,
                     TEST_TIMER,
                 )
-                .time(0, [us * 1000, state, 0, 0]),
+                .time(0, [us * 1000, state, 0, 0])
+                .curve("timer: lateness over the time to the deadline", us as f64 * 1000.0),
             );
         }
     }
@@ -171,6 +186,7 @@ pub fn all() -> Vec<Test> {
                 )
                 .time(0, [us * 1000, 0, 0, 0])
                 .vcpus(Vcpus::Exactly(2))
+                .curve("ping-pong: wake-up over the time halted", us as f64 * 1000.0)
             });
         }
     }
@@ -253,18 +269,30 @@ fn throughput() -> Vec<Test> {
     ]
 }
 
+/// Not for measuring: what goes wrong in a guest, so that it can be seen what is said then.
+fn trouble() -> [Test; 2] {
+    [
+        Test::new("trouble-fault", "a triple fault", COST, TEST_FAULT),
+        Test::new("trouble-hang", "a guest that hangs", COST, TEST_HANG),
+    ]
+}
+
 /// Those with one of these names, or whose name begins with it and a dash; all if there are none.
+/// `trouble-fault` and `trouble-hang`, which are not among them, end as they say.
 ///
 /// Errors: the first name that fits nothing.
 pub fn find(names: &[String]) -> Result<Vec<Test>, String> {
     let fits = |test: &Test, name: &str| {
         test.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
-    if let Some(name) = names.iter().find(|name| !all().iter().any(|test| fits(test, name))) {
+    let known: Vec<Test> = all().into_iter().chain(trouble()).collect();
+    if let Some(name) = names.iter().find(|name| !known.iter().any(|test| fits(test, name))) {
         return Err(name.clone());
     }
-    let wanted = |test: &Test| names.is_empty() || names.iter().any(|name| fits(test, name));
-    Ok(all().into_iter().filter(wanted).collect())
+    if names.is_empty() {
+        return Ok(all());
+    }
+    Ok(known.into_iter().filter(|test| names.iter().any(|name| fits(test, name))).collect())
 }
 
 #[cfg(test)]

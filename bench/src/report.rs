@@ -8,7 +8,7 @@ use baton_testbed::stats::{Ratio, jain, median, paired_ratio, range};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::figures::Distribution;
+use crate::figures::{Distribution, histogram};
 use crate::host;
 use crate::measurements::{Gives, Test};
 use crate::run::{Options, Rate};
@@ -79,15 +79,34 @@ impl Measured {
         self.preempted += rate.preempted;
     }
 
+    /// All runs of a series together.
+    pub(crate) fn all(&self, place: usize) -> Histogram<u64> {
+        let mut all = histogram();
+        for run in self.latencies.iter().filter_map(|run| run.get(place)) {
+            all.add(run).expect("all histograms have the same bounds");
+        }
+        all
+    }
+
     /// All runs of a series together, and the median of each run.
     fn series(&self, place: usize) -> (Option<Distribution>, Vec<f64>) {
-        let mut all = crate::figures::histogram();
         let runs = self.latencies.iter().filter_map(|run| run.get(place));
-        let medians = runs
-            .inspect(|run| all.add(*run).expect("all histograms have the same bounds"))
-            .map(|run| run.value_at_quantile(0.5) as f64)
-            .collect();
-        (Distribution::of(&all), medians)
+        let medians = runs.map(|run| run.value_at_quantile(0.5) as f64).collect();
+        (Distribution::of(&self.all(place)), medians)
+    }
+
+    pub(crate) fn is_rate(&self) -> bool {
+        !self.rates.is_empty()
+    }
+
+    /// Median, least and most of what the runs reached: of their ideals, else of the median of
+    /// `base`.
+    pub(crate) fn shares(&self, base: &Measured) -> Option<(f64, f64, f64)> {
+        let unit = median(&base.totals())?;
+        let share = |run: &Rates| run.per_vm.iter().sum::<f64>() / run.ideal.unwrap_or(unit);
+        let shares: Vec<f64> = self.rates.iter().map(share).collect();
+        let (low, high) = range(&shares)?;
+        Some((median(&shares)?, low, high))
     }
 
     fn totals(&self) -> Vec<f64> {
@@ -149,6 +168,11 @@ impl Report {
             interrupted: false,
             options: options.clone(),
         }
+    }
+
+    /// How many tests had a run that failed.
+    pub fn failed(&self) -> usize {
+        self.measured.iter().filter(|measured| !measured.errors.is_empty()).count()
     }
 
     /// Whether there is any figure at all.
@@ -395,7 +419,7 @@ mod tests {
         let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
         let mut cost = Measured::new(&tests[0]);
         for ns in [1000, 1500] {
-            let mut histogram = crate::figures::histogram();
+            let mut histogram = histogram();
             (0..100).for_each(|i| histogram.record(ns + i).unwrap());
             cost.add_latencies(vec![histogram], 1.0, 1);
         }

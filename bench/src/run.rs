@@ -30,10 +30,9 @@ pub struct Options {
     pub samples: u64,
     /// Of one run that measures a rate.
     pub time: Duration,
+    /// What one run of a latency may take.
+    pub deadline: Duration,
 }
-
-/// What one run of a latency takes at most; a host may be emulated and overcommitted.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long a VM's vCPUs may take to come up, all of them.
 const UP: Duration = Duration::from_secs(30);
@@ -159,7 +158,7 @@ impl Bench {
         let others = (1..self.options.vms).map(|_| self.start(self.load(), None));
         let others = others.collect::<Result<Vec<_>>>()?;
         let running = self.start(self.spec(&measured.test), measured.test.io_time)?;
-        let result = running.wait(Instant::now() + DEADLINE);
+        let result = running.wait(Instant::now() + self.options.deadline);
         let vm = running.vm.clone();
         let preempted = running.end();
         drop(others);

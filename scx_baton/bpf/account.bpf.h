@@ -104,7 +104,7 @@ static void leave_queue(struct task_ctx *t)
 		__sync_fetch_and_sub(&vm->nr_queued, 1);
 }
 
-/* A VM's vCPUs ran for another @ran ns: do they wait for each other where KVM sees it? */
+/* A VM's vCPUs ran for another @ran ns: do they halt often? */
 static void observe(struct vm_ctx *vm, u64 ran)
 {
 	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
@@ -114,7 +114,7 @@ static void observe(struct vm_ctx *vm, u64 ran)
 	/* Of the pCPUs that come here at once, one decides. */
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
-	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_waits, 0));
+	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_halts, 0));
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */

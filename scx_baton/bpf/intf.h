@@ -41,9 +41,9 @@ struct vm_ctx {
 	s32 nr_queued;
 	s32 nr_running;
 	u32 turn_ganged; /* this turn has been counted as a gang */
-	u32 spread; /* its vCPUs wait where KVM sees it and need not run together */
+	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread was decided last */
-	u64 seen_waits; /* sleeps and spins in guest kernel mode in that time */
+	u64 seen_halts; /* HLT exits in that time */
 };
 
 /* One task; a vCPU while @vm is not NO_VM. */
@@ -53,7 +53,6 @@ struct task_ctx {
 	u64 vm_gen; /* generation of the slot that @vm means */
 	u64 weight_gen;
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
-	u64 spun_at; /* ns; its last spin in guest kernel mode */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
 	u32 run_vm; /* for whom it was started */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What KVM knows: which thread is a vCPU, of which VM, and who spins. An object of its
+ * What KVM knows: which thread is a vCPU, of which VM, and who spins or halts. An object of its
  * own, because an attached probe pins the kvm module: it comes after kvm, and goes
  * before it.
  */
@@ -30,7 +30,7 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->turn_end = 0;
 		vm->spread = 0;
 		vm->seen_ns = 0;
-		vm->seen_waits = 0;
+		vm->seen_halts = 0;
 		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
 		/* Two VMs may come at once; the larger end must stay. */
 		if (end && *end < slot + 1)
@@ -111,26 +111,23 @@ int BPF_PROG(baton_destroy_vm, struct kvm *kvm)
 	return 0;
 }
 
-/*
- * @in_kernel: the spinner is in guest kernel mode. On Intel always, where PAUSE exits only
- * there; the long-spin hypercalls of Hyper-V and Xen guests come from their kernels too.
- */
 SEC("fentry/kvm_vcpu_on_spin")
-int BPF_PROG(baton_on_spin, struct kvm_vcpu *me, bool in_kernel)
+int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
-	u64 now = bpf_ktime_get_ns();
+	stat_add(STAT_SPINS, 1);
+	return 0;
+}
+
+/* A HLT, whether KVM polls or the thread sleeps then. */
+SEC("fentry/kvm_vcpu_halt")
+int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
+{
 	struct task_ctx *t;
 	struct vm_ctx *vm;
 
-	stat_add(STAT_SPINS, 1);
-	if (!in_kernel)
-		return 0;
 	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	vm = t ? vm_of(t) : NULL;
-	if (!vm)
-		return 0;
-	if (begins_wait(t, now))
-		__sync_fetch_and_add(&vm->seen_waits, 1);
-	t->spun_at = now;
+	if (vm)
+		__sync_fetch_and_add(&vm->seen_halts, 1);
 	return 0;
 }

@@ -116,11 +116,8 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 		return;
 	charge(t, scx_bpf_now());
 	vm = vm_slot(t->run_vm);
-	if (vm) {
+	if (vm)
 		__sync_fetch_and_sub(&vm->nr_running, 1);
-		if (!runnable)
-			__sync_fetch_and_add(&vm->seen_waits, 1);
-	}
 	t->run_vm = NO_VM;
 	t->boosted = 0;
 	t->last_cpu = cpu;

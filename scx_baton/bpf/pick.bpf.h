@@ -310,7 +310,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
-		/* The vCPU that was running goes on, unless a sibling that may run here is behind it. */
+		/* The vCPU that was running goes on, unless a sibling that may run here is behind
+		 * it. */
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
 		sibling_first = !goes_on || (peek_vtime(vm_dsq(slot), &other) &&
 					     vtime_before(other, prev_t->vtime));

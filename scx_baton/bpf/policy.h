@@ -14,10 +14,11 @@
  * that was lent to another VM meanwhile; it takes none from a turn that is older. This
  * is Ousterhout's co-scheduling with the fragments filled (1982), relaxed as in vSphere.
  *
- * Spread: turns are for vCPUs that wait for each other unseen, spinning in user mode. Where
- * they halt, or spin in guest kernel mode, KVM sees it and the pCPU goes to somebody else;
- * then they do more when they do not run together, for two that run at once contend for
- * locks and interrupt each other (a preempted vCPU's TLB is flushed without an interrupt).
+ * Spread: turns are for vCPUs that wait for each other running, whether they spin in user
+ * mode or for a lock of their kernel. Where they wait by halting, the pCPU goes to somebody
+ * else anyway; then they do more when they do not run together, for two that run at once
+ * contend for locks, and interrupt each other (a preempted vCPU's TLB is flushed without
+ * an interrupt).
  * A spread VM's turn is that of one vCPU alone, and it goes after others while it runs.
  */
 #ifndef BATON_POLICY_H
@@ -67,16 +68,13 @@
 #define CACHE_WINDOW_NS (TURN_NS / 4)
 
 /*
- * A VM is spread when its vCPUs wait, visibly, more often than once in SPREAD_BELOW_NS of
- * CPU time, and no longer when less often than once in SPREAD_ABOVE_NS: several times, or
- * hardly once, in what would be a turn. Decided anew every SPREAD_WINDOW_NS of CPU time.
+ * A VM is spread when its vCPUs halt more often than once in SPREAD_BELOW_NS of CPU time, and
+ * no longer when less often than once in SPREAD_ABOVE_NS: several times, or hardly once, in
+ * what would be a turn. Decided anew every SPREAD_WINDOW_NS of CPU time.
  */
-#define SPREAD_BELOW_NS (2ULL * 1000 * 1000)
-#define SPREAD_ABOVE_NS (8ULL * 1000 * 1000)
+#define SPREAD_BELOW_NS (8ULL * 1000 * 1000)
+#define SPREAD_ABOVE_NS (32ULL * 1000 * 1000)
 #define SPREAD_WINDOW_NS (4 * TURN_NS)
-
-/* Spins closer together than this are one wait: a lock's holder or an IPI takes that long. */
-#define SAME_WAIT_NS (100ULL * 1000)
 
 /* Same as time_before64(): right across the wrap of the clock. */
 static inline bool vtime_before(u64 a, u64 b)
@@ -129,16 +127,10 @@ static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
 	return vtime_before(now + TURN_SLACK_NS, vm->turn_end);
 }
 
-/* Should @vm be spread, which ran for @ran ns and waited visibly @waits times in them? */
-static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 waits)
+/* Should @vm be spread, which ran for @ran ns and halted @halts times in them? */
+static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts)
 {
-	return ran < waits * (vm->spread ? SPREAD_ABOVE_NS : SPREAD_BELOW_NS);
-}
-
-/* Does a spin in guest kernel mode @now begin a wait, or go on with one? */
-static inline bool begins_wait(const struct task_ctx *spinner, u64 now)
-{
-	return !vtime_before(now, spinner->spun_at + SAME_WAIT_NS);
+	return ran < halts * (vm->spread ? SPREAD_ABOVE_NS : SPREAD_BELOW_NS);
 }
 
 /* Until when a vCPU of @vm may run that starts now: to the end of the VM's turn, or a turn. */

@@ -20,7 +20,7 @@ pub struct Metrics {
     #[stat(desc = "vCPUs of these VMs that have run")]
     pub vcpus: u64,
     #[stat(
-        desc = "VMs whose vCPUs wait visibly (halts, spins in the guest's kernel) and run apart"
+        desc = "VMs whose vCPUs wait by halting and run apart"
     )]
     pub spread: u64,
     #[stat(desc = "PAUSE-loop exits and other spins that KVM noticed")]

@@ -44,14 +44,9 @@ bool t_vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now
 	return vm_summons(vm, running, now);
 }
 
-bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 waits)
+bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts)
 {
-	return vm_spreads(vm, ran, waits);
-}
-
-bool t_begins_wait(const struct task_ctx *spinner, u64 now)
-{
-	return begins_wait(spinner, now);
+	return vm_spreads(vm, ran, halts);
 }
 
 bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle, u64 ran,

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Figures as pictures (SVG): distributions of latencies, throughput as bars, and what changes with
+//! a time or a number as curves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use hdrhistogram::Histogram;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::measurements::Gives;
+use crate::report::Report;
+
+/// Told apart by people with any colour vision (Okabe and Ito).
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x55, 0x5a, 0x62),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x56, 0xb4, 0xe9),
+];
+
+const SIZE: (u32, u32) = (860, 480);
+
+/// Writes the pictures into the directory, which is made if there is none, and returns their names.
+/// A name in front of each report tells whose it is; it may be empty.
+///
+/// Errors: the directory or a file cannot be written.
+pub fn plot(reports: &[(String, Report)], directory: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    let mut files = Vec::new();
+    let mut save = |name: &str, svg: Result<String>| -> Result<()> {
+        let file = directory.join(format!("{name}.svg"));
+        fs::write(&file, svg?).with_context(|| format!("cannot write {}", file.display()))?;
+        files.push(file);
+        Ok(())
+    };
+    let Some((_, first)) = reports.first() else { return Ok(files) };
+    let mut curves: BTreeMap<&str, Vec<Curve>> = BTreeMap::new();
+    for (place, measured) in first.measured.iter().enumerate() {
+        let Gives::Latencies(series) = measured.test.gives else { continue };
+        let mut lines = Vec::new();
+        for (which, name) in series.iter().enumerate() {
+            for (who, report) in reports {
+                let Some(measured) = report.measured.get(place) else { continue };
+                let all = measured.all(which);
+                if all.is_empty() {
+                    continue;
+                }
+                if let Some((curve, x)) = measured.test.on_curve {
+                    let label = label(who, measured.test.curve_label(name));
+                    let curves = curves.entry(curve).or_default();
+                    let y = all.value_at_quantile(0.5) as f64;
+                    match curves.iter_mut().find(|known| known.label == label) {
+                        Some(known) => known.points.push((x, y)),
+                        None => curves.push(Curve { label, points: vec![(x, y)] }),
+                    }
+                }
+                lines.push((label(who, name.to_string()), all));
+            }
+        }
+        if !lines.is_empty() {
+            save(&measured.test.name, distribution(&measured.test.name, &lines))?;
+        }
+    }
+    for (name, curves) in curves.iter().filter(|(_, curves)| curves[0].points.len() > 1) {
+        let file = name.split(':').next().unwrap_or(name);
+        save(&format!("curve-{file}"), curve(name, curves))?;
+    }
+    let rates = throughputs(reports);
+    if !rates.is_empty() {
+        let names: Vec<&str> = reports.iter().map(|(name, _)| name.as_str()).collect();
+        save("throughput", bars(&names, &rates))?;
+    }
+    Ok(files)
+}
+
+struct Curve {
+    label: String,
+    points: Vec<(f64, f64)>,
+}
+
+fn label(who: &str, what: String) -> String {
+    if who.is_empty() { what } else { format!("{who}: {what}") }
+}
+
+/// Draws into memory; what can go wrong there is the drawing alone.
+fn draw(
+    title: &str,
+    body: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()>,
+) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        let rest = area.margin(8, 0, 0, 0).titled(title, ("sans-serif", 19)).map_err(wrong)?;
+        body(&rest)?;
+        area.present().map_err(wrong)?;
+    }
+    Ok(svg)
+}
+
+fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("cannot draw: {error}")
+}
+
+/// 1 µs rather than 1000.
+fn time(ns: &f64) -> String {
+    match *ns {
+        ns if ns >= 1e9 => format!("{} s", short(ns / 1e9)),
+        ns if ns >= 1e6 => format!("{} ms", short(ns / 1e6)),
+        ns if ns >= 1e3 => format!("{} µs", short(ns / 1e3)),
+        ns => format!("{} ns", short(ns)),
+    }
+}
+
+fn short(value: f64) -> String {
+    if value >= 10.0 { format!("{value:.0}") } else { format!("{:.1}", value).replace(".0", "") }
+}
+
+/// The scale of quantiles: as many nines as a tail has, 0 to 4.
+fn nines(quantile: f64) -> f64 {
+    -(1.0 - quantile.min(0.9999)).log10()
+}
+
+/// How much of all took how long at most.
+fn distribution(title: &str, lines: &[(String, Histogram<u64>)]) -> Result<String> {
+    let low = lines.iter().map(|(_, all)| all.min()).min().unwrap_or(1).max(1) as f64;
+    let high = lines.iter().map(|(_, all)| all.max()).max().unwrap_or(1).max(2) as f64;
+    draw(&format!("{title}: share of all that took at most so long"), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d((low * 0.8..high * 1.25).log_scale(), 0.0..4.0)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_label_formatter(&time)
+            .y_labels(5)
+            .y_label_formatter(&|nines: &f64| match nines.round() as i32 {
+                0 => "0".into(),
+                1 => "90 %".into(),
+                2 => "99 %".into(),
+                3 => "99.9 %".into(),
+                _ => "99.99 %".into(),
+            })
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(wrong)?;
+        for (place, (label, all)) in lines.iter().enumerate() {
+            let points = all
+                .iter_quantiles(2)
+                .map(|value| (value.value_iterated_to().max(1) as f64, nines(value.quantile())));
+            add_line(&mut chart, place, label, points.collect())?;
+        }
+        legend(&mut chart)
+    })
+}
+
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
+
+fn add_line<'a, 'b, X, Y>(
+    chart: &mut Chart<'a, 'b, X, Y>,
+    place: usize,
+    label: &str,
+    points: Vec<(f64, f64)>,
+) -> Result<()>
+where
+    X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+{
+    let colour = COLOURS[place % COLOURS.len()];
+    let style = colour.stroke_width(2);
+    chart
+        .draw_series(points.iter().map(|at| Circle::new(*at, 2, colour.filled())))
+        .map_err(wrong)?;
+    chart
+        .draw_series(LineSeries::new(points, style))
+        .map_err(wrong)?
+        .label(label)
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    Ok(())
+}
+
+fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
+where
+    X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
+{
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::MiddleRight)
+        .background_style(WHITE.mix(0.85))
+        .label_font(("sans-serif", 13))
+        .draw()
+        .map_err(wrong)
+}
+
+/// Medians over what is on the x axis.
+fn curve(title: &str, curves: &[Curve]) -> Result<String> {
+    let all = || curves.iter().flat_map(|curve| &curve.points);
+    let range = |of: fn(&(f64, f64)) -> f64| {
+        let low = all().map(of).fold(f64::INFINITY, f64::min).max(1.0);
+        (low, all().map(of).fold(low, f64::max))
+    };
+    let ((x_low, x_high), (_, y_high)) = (range(|at| at.0), range(|at| at.1));
+    let is_time = !title.contains("slots");
+    draw(&format!("{title}, median"), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d((x_low * 0.8..x_high * 1.25).log_scale(), 0.0..y_high * 1.1)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_label_formatter(&|x| if is_time { time(x) } else { short(*x) })
+            .y_label_formatter(&time)
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(wrong)?;
+        for (place, curve) in curves.iter().enumerate() {
+            add_line(&mut chart, place, &curve.label, curve.points.clone())?;
+        }
+        legend(&mut chart)
+    })
+}
+
+/// A test's name and, for each report, its shares: median, least, most.
+type Shares = (String, Vec<Option<(f64, f64, f64)>>);
+
+/// Of the ideal if there is one, else of the first report's median.
+fn throughputs(reports: &[(String, Report)]) -> Vec<Shares> {
+    let Some((_, first)) = reports.first() else { return Vec::new() };
+    let tests = first.measured.iter().enumerate().filter(|(_, m)| m.is_rate());
+    tests
+        .map(|(place, base)| {
+            let shares = reports
+                .iter()
+                .map(|(_, report)| report.measured.get(place)?.shares(base))
+                .collect();
+            (base.test.name.clone(), shares)
+        })
+        .collect()
+}
+
+fn bars(names: &[&str], rates: &[Shares]) -> Result<String> {
+    let all = rates.iter().flat_map(|(_, shares)| shares.iter().flatten());
+    let top = all.map(|share| share.2).fold(1.0, f64::max) * 1.08;
+    draw("Throughput: share of the ideal, or of the first; whiskers: least and most", |area| {
+        let mut chart = ChartBuilder::on(area)
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..rates.len() as f64, 0.0..top)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(wrong)?;
+        let width = 0.8 / names.len() as f64;
+        for (place, name) in names.iter().enumerate() {
+            let colour = COLOURS[place % COLOURS.len()];
+            let at = |group: usize| group as f64 + 0.1 + place as f64 * width;
+            let shares = rates.iter().enumerate();
+            let shares: Vec<(f64, (f64, f64, f64))> =
+                shares.filter_map(|(group, (_, all))| Some((at(group), all[place]?))).collect();
+            let boxes = shares.iter().map(|(x, (middle, ..))| {
+                Rectangle::new([(*x, 0.0), (x + width * 0.9, *middle)], colour.filled())
+            });
+            let series = chart.draw_series(boxes).map_err(wrong)?;
+            if !name.is_empty() {
+                series.label(*name).legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 16, y + 5)], colour.filled())
+                });
+            }
+            let whiskers = shares.iter().map(|(x, (_, low, high))| {
+                let x = x + width * 0.45;
+                PathElement::new([(x, *low), (x, *high)], BLACK.stroke_width(2))
+            });
+            chart.draw_series(whiskers).map_err(wrong)?;
+        }
+        // The chart's coordinates are those of the whole picture, the area's begin below the title.
+        let above = area.get_pixel_range().1.start;
+        let font = ("sans-serif", 12).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Top));
+        let labels = rates.iter().enumerate().map(|(group, (name, _))| {
+            let at = chart.backend_coord(&(group as f64 + 0.5, 0.0));
+            Text::new(name.clone(), (at.0, at.1 - above + 8), font.clone())
+        });
+        for label in labels {
+            area.draw(&label).map_err(wrong)?;
+        }
+        if names.iter().any(|name| !name.is_empty()) { legend(&mut chart) } else { Ok(()) }
+    })
+}
