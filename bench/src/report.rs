@@ -414,7 +414,13 @@ mod tests {
     use crate::measurements::find;
 
     fn report() -> Report {
-        let options = Options { vms: 2, vcpus: 2, samples: 100, time: Duration::from_secs(1) };
+        let options = Options {
+            vms: 2,
+            vcpus: 2,
+            samples: 100,
+            time: Duration::from_secs(1),
+            deadline: Duration::from_secs(60),
+        };
         let mut report = Report::new(&options, 1_000_000);
         let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
         let mut cost = Measured::new(&tests[0]);

@@ -19,9 +19,7 @@ pub struct Metrics {
     pub vms: u64,
     #[stat(desc = "vCPUs of these VMs that have run")]
     pub vcpus: u64,
-    #[stat(
-        desc = "VMs whose vCPUs wait by halting and run apart"
-    )]
+    #[stat(desc = "VMs whose vCPUs wait by halting and run apart")]
     pub spread: u64,
     #[stat(desc = "PAUSE-loop exits and other spins that KVM noticed")]
     pub spins: u64,
