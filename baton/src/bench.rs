@@ -31,6 +31,12 @@ pub struct Bench {
     /// VMs at once; of latencies the first one measures, the others compute
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     vms: u32,
+    /// As many VMs that there are so many vCPUs for each CPU of the host, at least
+    #[arg(long, value_name = "RATIO", conflicts_with = "vms")]
+    overcommit: Option<f64>,
+    /// Bind vCPU i of every VM to CPU i, counted round
+    #[arg(long)]
+    pin: bool,
     /// vCPUs of each VM, where a measurement leaves a choice [default: one for each CPU of the host]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     vcpus: Option<u32>,
@@ -108,9 +114,18 @@ fn measure(bench: &Bench) -> Result<bool> {
         bail!("--seconds must be between 0.01 and 3600, not {}", bench.seconds);
     }
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let vcpus = bench.vcpus.unwrap_or(cpus);
+    let vms = match bench.overcommit {
+        None => bench.vms,
+        Some(ratio) if (0.01..=1000.0).contains(&ratio) => {
+            (ratio * f64::from(cpus) / f64::from(vcpus)).ceil() as u32
+        }
+        Some(ratio) => bail!("--overcommit must be between 0.01 and 1000, not {ratio}"),
+    };
     let options = Options {
-        vms: bench.vms,
-        vcpus: bench.vcpus.unwrap_or(cpus),
+        vms,
+        vcpus,
+        pin: bench.pin,
         samples: bench.samples,
         time: Duration::from_secs_f64(bench.seconds),
         deadline: Duration::from_secs(bench.deadline),

@@ -52,6 +52,11 @@ pub fn mmio(at: u64, value: u32) {
     unsafe { (at as *mut u32).write_volatile(value) }
 }
 
+pub fn write(at: u64) {
+    // SAFETY: memory that the host has set aside for being written.
+    unsafe { (at as *mut u64).write_volatile(1) }
+}
+
 pub fn wrmsr(msr: u32, value: u64) {
     // SAFETY: only MSRs of the LAPIC and the base of GS, at addresses that are ours.
     unsafe {

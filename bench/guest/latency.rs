@@ -35,6 +35,13 @@ pub fn measure(test: u64) {
         TEST_MMIO_USER => cost(samples, mmio(MMIO_USER)),
         TEST_MMIO_KERNEL => cost(samples, mmio(MMIO_KERNEL)),
         TEST_PAUSE => cost(samples, cpu::pause),
+        TEST_TOUCH => {
+            let mut page = arg(0);
+            cost(samples, || {
+                cpu::write(page);
+                page += 4096;
+            });
+        }
         TEST_IPI => ipi(samples, arg(0), arg(1), arg(2), arg(3)),
         TEST_CALL => call(samples, arg(0)),
         TEST_TIMER => timer(samples, arg(0), arg(1)),

@@ -8,8 +8,10 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use kvm_ioctls::Kvm;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +51,19 @@ pub fn prepare_kick() {
 pub fn kick(thread: libc::pthread_t) {
     // SAFETY: the caller has not joined it yet, so the thread's identity is still its own.
     unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+}
+
+/// Binds this thread to the CPU that is the `place`th of those it may use, counted round.
+///
+/// Errors: the kernel refuses.
+pub fn pin(place: u32) -> Result<()> {
+    let me = Pid::from_raw(0);
+    let usable = sched_getaffinity(me).context("cannot read the CPU affinity")?;
+    let cpus: Vec<usize> =
+        (0..CpuSet::count()).filter(|cpu| usable.is_set(*cpu).unwrap_or(false)).collect();
+    let mut one = CpuSet::new();
+    one.set(cpus[place as usize % cpus.len()])?;
+    sched_setaffinity(me, &one).context("cannot bind a vCPU to a CPU")
 }
 
 /// How often this thread had to leave its CPU although it could have run.

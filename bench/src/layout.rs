@@ -137,6 +137,7 @@ tests! {
     TEST_BARRIER = 20, "All compute, then spin: args are rounds of computing, spins per PAUSE.";
     TEST_LOCK = 21, "All take a lock: args are kind, rounds inside, rounds outside.";
     TEST_PAUSE = 22, "PAUSE and nothing else.";
+    TEST_TOUCH = 23, "The first write to each page of memory of its own (args: where it is).";
     TEST_FAULT = 30, "An exception that nobody handles: what does the host say?";
     TEST_HANG = 31, "Nothing, for ever: what does the host say?";
 }

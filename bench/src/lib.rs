@@ -7,6 +7,7 @@ mod host;
 #[expect(dead_code, reason = "the guest uses the rest")]
 mod layout;
 mod measurements;
+mod path;
 pub mod plot;
 pub mod report;
 mod run;

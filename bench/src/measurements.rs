@@ -30,6 +30,10 @@ pub struct Test {
     pub(crate) halt_poll_ns: Option<u32>,
     pub(crate) io_time: Option<Duration>,
     pub(crate) more_slots: u32,
+    /// Memory of its own, of which each sample touches a page for the first time.
+    pub(crate) touches: bool,
+    /// Samples of a run at most, where one takes long.
+    pub(crate) most_samples: u64,
     /// The curve that its medians belong to, what is on the x axis there, and where.
     pub(crate) on_curve: Option<(&'static str, f64)>,
 }
@@ -88,6 +92,8 @@ impl Test {
             halt_poll_ns: None,
             io_time: None,
             more_slots: 0,
+            touches: false,
+            most_samples: MAX_SAMPLES as u64,
             on_curve: None,
         }
     }
@@ -149,6 +155,19 @@ pub fn all() -> Vec<Test> {
             TEST_MMIO_USER,
         )
     }));
+    all.extend([1, 64, 509].map(|slots| {
+        Test {
+            touches: true,
+            more_slots: slots - 1,
+            ..Test::new(
+                format!("touch-{slots}-slots"),
+                format!("the first write to a page of 4 KiB, {slots} memory slots beside"),
+                COST,
+                TEST_TOUCH,
+            )
+            .curve("touch: the first write over memory slots", f64::from(slots))
+        }
+    }));
     all.extend(ipis());
     all.push(
         Test::new(
@@ -174,10 +193,12 @@ pub fn all() -> Vec<Test> {
             );
         }
     }
-    for us in [1, 10, 100, 1000] {
+    for us in [1, 10, 100, 1000, 10_000] {
         for (name, what, limit) in HALT_POLLS {
             all.push(Test {
                 halt_poll_ns: limit,
+                // Two seconds of waiting.
+                most_samples: 1_000_000 / us,
                 ..Test::new(
                     format!("ping-pong-{us}us-{name}"),
                     format!("two vCPUs wake each other from HLT after {us} µs, {what}"),

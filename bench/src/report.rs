@@ -41,6 +41,8 @@ pub struct Measured {
     calibration_ns: Vec<f64>,
     /// How often the measuring vCPU was preempted; of all runs.
     preempted: u64,
+    /// Which way KVM took for its IPIs, if KVM's events could be read.
+    pub(crate) path: Option<&'static str>,
     /// Runs that gave no figure, or not all.
     pub errors: Vec<String>,
 }
@@ -58,6 +60,7 @@ impl Measured {
             rates: Vec::new(),
             calibration_ns: Vec::new(),
             preempted: 0,
+            path: None,
             errors: Vec::new(),
         }
     }
@@ -143,7 +146,7 @@ impl Measured {
 
     /// What was wrong, in a few words.
     fn remarks(&self, runs: &[f64]) -> String {
-        let mut remarks = Vec::new();
+        let mut remarks: Vec<String> = self.path.iter().map(|path| path.to_string()).collect();
         if half_range(runs).is_some_and(|half| half > UNSTEADY) {
             remarks.push("unsteady".to_string());
         }
@@ -282,6 +285,7 @@ impl Report {
             "runs": measured.runs(),
             "calibration_ns": measured.calibration_ns,
             "preempted": measured.preempted,
+            "path": measured.path,
             "errors": measured.errors,
         });
         match measured.test.gives {
@@ -417,6 +421,7 @@ mod tests {
         let options = Options {
             vms: 2,
             vcpus: 2,
+            pin: false,
             samples: 100,
             time: Duration::from_secs(1),
             deadline: Duration::from_secs(60),

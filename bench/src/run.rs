@@ -15,6 +15,7 @@ use crate::figures::histogram;
 use crate::host;
 use crate::layout::*;
 use crate::measurements::{ALL_OTHERS, Args, Gives, Test, Vcpus};
+use crate::path::Trace;
 use crate::report::{Measured, Report};
 use crate::vcpu::Running;
 use crate::vm::{Spec, Vm};
@@ -26,6 +27,8 @@ pub struct Options {
     pub vms: u32,
     /// Of each VM, where the test leaves a choice.
     pub vcpus: u32,
+    /// vCPU i of every VM runs on CPU i alone, counted round.
+    pub pin: bool,
     /// Latencies of one run.
     pub samples: u64,
     /// Of one run that measures a rate.
@@ -33,6 +36,9 @@ pub struct Options {
     /// What one run of a latency may take.
     pub deadline: Duration,
 }
+
+/// IPIs of a run that is traced.
+const TRACED: u64 = 8;
 
 /// How long a VM's vCPUs may take to come up, all of them.
 const UP: Duration = Duration::from_secs(30);
@@ -67,10 +73,25 @@ impl Bench {
         for test in &self.tests {
             match test.missing(&self.kvm) {
                 Some(why) => report.skipped.push((test.name.clone(), why.into())),
-                None => report.measured.push(Measured::new(test)),
+                None => {
+                    let mut measured = Measured::new(test);
+                    measured.path = self.path(test);
+                    report.measured.push(measured);
+                }
             }
         }
         report
+    }
+
+    /// Which way KVM takes for this test's IPIs: a short run that is traced and not measured.
+    fn path(&self, test: &Test) -> Option<&'static str> {
+        if test.test != TEST_IPI {
+            return None;
+        }
+        let trace = Trace::start()?;
+        let spec = Spec { samples: TRACED, ..self.spec(test) };
+        self.start(spec, None).ok()?.wait(Instant::now() + self.options.deadline).ok()?;
+        trace.path()
     }
 
     /// Runs all tests once more, into the report, and calls `progress` before each. A test that
@@ -128,10 +149,11 @@ impl Bench {
             vcpus,
             test: test.test,
             args,
-            samples: self.options.samples,
+            samples: self.options.samples.min(test.most_samples),
             x2apic: test.x2apic,
             halt_poll_ns: test.halt_poll_ns,
             more_slots: test.more_slots,
+            touches: test.touches,
         }
     }
 
@@ -146,12 +168,13 @@ impl Bench {
             x2apic: true,
             halt_poll_ns: None,
             more_slots: 0,
+            touches: false,
         }
     }
 
     fn start(&self, spec: Spec, io_time: Option<Duration>) -> Result<Running> {
         let (vm, vcpus) = Vm::new(&self.kvm, spec)?;
-        Running::start(vm, vcpus, io_time)
+        Running::start(vm, vcpus, io_time, self.options.pin)
     }
 
     fn latencies(&self, series: usize, measured: &mut Measured) -> Result<()> {

@@ -33,14 +33,20 @@ pub struct Running {
 
 impl Running {
     /// Starts a thread for each vCPU, and one that serves I/O requests after `io_time`.
-    pub fn start(vm: Vm, vcpus: Vec<VcpuFd>, io_time: Option<Duration>) -> Result<Self> {
+    pub fn start(vm: Vm, vcpus: Vec<VcpuFd>, io_time: Option<Duration>, pin: bool) -> Result<Self> {
         host::prepare_kick();
         let (vm, enough) = (Arc::new(vm), Arc::new(AtomicBool::new(false)));
         let (sender, ends) = channel();
         let mut running = Running { vm: vm.clone(), threads: Vec::new(), enough, ends };
         for (index, vcpu) in (0..).zip(vcpus) {
             let (vm, enough, sender) = (vm.clone(), running.enough.clone(), sender.clone());
-            let run = move || run(&vm, index, vcpu, &enough, &sender);
+            let run = move || {
+                if pin && let Err(why) = host::pin(index) {
+                    let _ = sender.send(End::Failed(format!("vCPU {index}: {why:#}")));
+                    return 0;
+                }
+                run(&vm, index, vcpu, &enough, &sender)
+            };
             // As QEMU names them: tools know vCPUs by it.
             let thread = thread::Builder::new().name(format!("CPU {index}/KVM")).spawn(run);
             running.threads.push(thread.context("cannot start a thread for a vCPU")?);

@@ -21,6 +21,7 @@ use crate::layout::*;
 const PAYLOAD_ELF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/payload"));
 
 const PAGE: u64 = 4096;
+const LARGE_PAGE: u64 = 2 << 20;
 
 /// What one VM is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Spec {
     pub halt_poll_ns: Option<u32>,
     /// Memory slots beside the one with the payload.
     pub more_slots: u32,
+    /// A slot of its own with a page for each sample; the first argument of the test is where.
+    pub touches: bool,
 }
 
 pub struct Vm {
@@ -76,6 +79,10 @@ impl Vm {
         // Of one page, with holes between them so that KVM cannot merge them.
         let first = size.next_multiple_of(PAGE) + PAGE;
         regions.extend((0..u64::from(spec.more_slots)).map(|i| (first + i * 2 * PAGE, PAGE)));
+        let touched = regions.last().map_or(0, |(at, size)| at + size).next_multiple_of(LARGE_PAGE);
+        if spec.touches {
+            regions.push((touched, spec.samples * PAGE));
+        }
         if regions.last().is_some_and(|(at, size)| at + size > MMIO_USER) {
             bail!("{} memory slots do not fit below {MMIO_USER:#x}", spec.more_slots);
         }
@@ -119,6 +126,14 @@ impl Vm {
         params.apic.store(if vm.spec.x2apic { APIC_X2 } else { APIC_X }, SeqCst);
         for (param, arg) in params.args.iter().zip(vm.spec.args) {
             param.store(arg, SeqCst);
+        }
+        if vm.spec.touches {
+            params.args[0].store(touched, SeqCst);
+            let pages = vm.memory.get_host_address(GuestAddress(touched))?;
+            let size = vm.spec.samples * PAGE;
+            // SAFETY: a mapping of ours of this size; the advice changes none of its content.
+            // Without it one first touch would be that of 2 MiB.
+            unsafe { libc::madvise(pages.cast(), size as usize, libc::MADV_NOHUGEPAGE) };
         }
 
         let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("no CPUID from KVM")?;
