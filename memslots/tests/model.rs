@@ -85,6 +85,7 @@ proptest! {
 /// Every layout of up to five slots on ten frames, every frame, with every possible last-used
 /// slot before it: the binary search is not trusted, but tried.
 #[test]
+#[cfg_attr(miri, ignore = "a million look-ups")]
 fn every_small_layout() {
     const FRAMES: u64 = 10;
     let mut layouts = 0;

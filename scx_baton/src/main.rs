@@ -34,7 +34,7 @@ const NAME: &str = "scx_baton";
 /// A scheduler for KVM hosts that run more vCPUs than they have CPUs. It finds VMs and
 /// their vCPUs by itself, whatever runs them, and nothing has to be configured: VMs share
 /// the host by their cgroup's cpu.weight; the vCPUs of a VM run together where they wait for
-/// each other unseen, and apart where they wait visibly; a spinning vCPU gives its CPU to the
+/// each other spinning, apart where they halt often; a vCPU that spins gives its CPU to the
 /// one that it waits for; and the host's own threads stay prompt. When it stops, however it
 /// stops, the kernel's own scheduler takes over and the guests run on.
 ///
