@@ -53,6 +53,19 @@ pub fn kick(thread: libc::pthread_t) {
     unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
 }
 
+/// Each vCPU and each eventfd is a file: as many as this process may have.
+pub fn raise_file_limit() {
+    // SAFETY: a structure of two numbers, filled and read by the kernel. If it refuses, the limit
+    // stays as it is.
+    unsafe {
+        let mut limit: libc::rlimit = mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 /// Binds this thread to the CPU that is the `place`th of those it may use, counted round.
 ///
 /// Errors: the kernel refuses.

@@ -235,7 +235,7 @@ impl Report {
             out += &aligned(&rows);
             out.push('\n');
         }
-        if self.measured.iter().any(|m| matches!(m.test.gives, Gives::Latencies(_))) {
+        if self.measured.iter().any(|measured| !measured.latencies.is_empty()) {
             out += "rel.: the median in multiply-adds of the same vCPU just before, for hosts whose \
                     speed drifts\n";
         }

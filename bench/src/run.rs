@@ -63,6 +63,7 @@ impl Bench {
         }
         let tsc_khz = tsc_khz(&kvm)?;
         host::catch_interrupt();
+        host::raise_file_limit();
         Ok(Bench { kvm, tests, options, tsc_khz })
     }
 

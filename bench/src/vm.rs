@@ -147,7 +147,9 @@ impl Vm {
     /// One that is in long mode already, at the payload's start.
     fn vcpu(&self, index: u32, cpuid: CpuId, tsc_deadline: bool, entry: u64) -> Result<VcpuFd> {
         let vcpu = self.fd.create_vcpu(index.into()).with_context(|| {
-            format!("KVM makes no vCPU {index}; --vcpus must be lower on this host")
+            format!(
+                "KVM makes no vCPU {index}: take fewer (--vcpus, --vms), or allow more (ulimit -n)"
+            )
         })?;
         vcpu.set_cpuid2(&with_apic_id(cpuid, index, tsc_deadline)).context("KVM_SET_CPUID2")?;
         let mut sregs = vcpu.get_sregs().context("KVM_GET_SREGS")?;

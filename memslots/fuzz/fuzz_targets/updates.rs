@@ -34,7 +34,10 @@ fuzz_target!(|data: &[u8]| {
     let mut u = Unstructured::new(data);
     let (mut model, mut slots) = (Model::default(), MemSlots::new());
     let (mut reader, mut hint) = (slots.reader(), Hint::default());
-    while let Ok(step) = step(&mut u) {
+    // Without bytes left, every number is 0, for ever.
+    while !u.is_empty()
+        && let Ok(step) = step(&mut u)
+    {
         let expected = model.apply(&step).map(|_| ());
         let got = match &step {
             Step::Set(slot) => slots.set(slot.clone()),
