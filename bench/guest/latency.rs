@@ -54,7 +54,7 @@ pub fn measure(test: u64) {
 }
 
 /// What the other vCPUs do meanwhile.
-pub fn serve(test: u64, index: u64) {
+pub fn serve(test: u64, index: u64) -> ! {
     let area = area(index);
     let halts = match test {
         TEST_IPI => params().args[1].load(Relaxed) == WAIT_HALT,
@@ -178,7 +178,6 @@ fn call(samples: u64, rounds_between: u64) {
         wait(|| acknowledged.load(SeqCst) == others);
         note(0, sample, sent - start);
         note(1, sample, cpu::tsc() - start);
-        area(0).ops.store(sample + 1, SeqCst);
     }
 }
 

@@ -37,12 +37,14 @@ extern "C" fn main(index: u64) -> ! {
             if index == 0 {
                 (0..16).for_each(|_| calibrate());
             }
-            throughput::run(test, index);
+            throughput::run(test, index)
         }
-        test if index == 0 => latency::measure(test),
+        test if index == 0 => {
+            latency::measure(test);
+            done(DONE_OK)
+        }
         test => latency::serve(test, index),
     }
-    done(DONE_OK)
 }
 
 fn params() -> &'static Params {

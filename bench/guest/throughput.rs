@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! All vCPUs work together until the host says that it is enough.
+//! All vCPUs work together until the host lets them run no more.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -13,20 +13,20 @@ const SPINS_BEFORE_HALT: u64 = 1 << 15;
 /// KVM_HC_KICK_CPU: ends the HLT of the vCPU with this APIC id, or its next one.
 const HYPERCALL_KICK: u64 = 5;
 
-pub fn run(test: u64, index: u64) {
+pub fn run(test: u64, index: u64) -> ! {
     let params = params();
     let arg = |i: usize| params.args[i].load(Relaxed);
     let ops = &area(index).ops;
     if test == TEST_BARRIER {
         let (work, pause) = (arg(0), arg(1));
-        while barrier(work, pause) {
+        loop {
+            barrier(work, pause);
             ops.fetch_add(1, Relaxed);
         }
-        return;
     }
     let (kind, inside, outside, pause) = (arg(0), arg(1), arg(2), arg(3));
     let amd = cpu::is_amd();
-    while params.stop.load(Relaxed) == 0 {
+    loop {
         lock(kind, index, pause);
         cpu::compute(inside);
         unlock(kind, index, amd);
@@ -35,31 +35,27 @@ pub fn run(test: u64, index: u64) {
     }
 }
 
-/// Spins, with PAUSE every `pause`-th time (0: never); false if the host wants no more.
-fn spin(pause: u64, mut reached: impl FnMut() -> bool) -> bool {
+/// Spins, with PAUSE every `pause`-th time (0: never).
+fn spin(pause: u64, mut reached: impl FnMut() -> bool) {
     let mut spins = 0u64;
     while !reached() {
         spins += 1;
         if pause != 0 && spins % pause == 0 {
             cpu::pause();
         }
-        if params().stop.load(Relaxed) != 0 {
-            return false;
-        }
     }
-    true
 }
 
-fn barrier(work: u64, pause: u64) -> bool {
+fn barrier(work: u64, pause: u64) {
     let [arrived, round, ..] = &params().shared;
     cpu::compute(work);
     let now = round.value.load(Acquire);
     if arrived.value.fetch_add(1, SeqCst) + 1 == params().vcpus.load(Relaxed) {
         arrived.value.store(0, Relaxed);
         round.value.store(now + 1, Release);
-        return params().stop.load(Relaxed) == 0;
+    } else {
+        spin(pause, || round.value.load(Acquire) != now);
     }
-    spin(pause, || round.value.load(Acquire) != now)
 }
 
 fn lock(kind: u64, index: u64, pause: u64) {
@@ -89,18 +85,17 @@ fn lock(kind: u64, index: u64, pause: u64) {
 }
 
 fn wait_in_queue(me: &Area, kicked: bool, pause: u64) {
-    let mut spins = 0;
     let freed = || me.waits.load(Acquire) == 0;
     if !kicked {
-        spin(pause, freed);
-        return;
+        return spin(pause, freed);
     }
-    while !freed() && params().stop.load(Relaxed) == 0 {
-        if !spin(pause, || {
+    loop {
+        let mut spins = 0;
+        spin(pause, || {
             spins += 1;
             freed() || spins == SPINS_BEFORE_HALT
-        }) || freed()
-        {
+        });
+        if freed() {
             return;
         }
         // The one who frees us looks here after that: it kicks, or we see it.
@@ -109,7 +104,6 @@ fn wait_in_queue(me: &Area, kicked: bool, pause: u64) {
             cpu::halt();
         }
         me.halted.store(0, SeqCst);
-        spins = 0;
     }
 }
 
@@ -126,9 +120,7 @@ fn unlock(kind: u64, index: u64, amd: bool) {
                     return;
                 }
                 // Somebody is between taking its place and telling us.
-                if !spin(0, || me.next.load(Acquire) != 0) {
-                    return;
-                }
+                spin(0, || me.next.load(Acquire) != 0);
             }
             let next = me.next.load(Acquire) - 1;
             area(next).waits.store(0, SeqCst);

@@ -17,7 +17,7 @@ pub const MMIO_USER: u64 = 0xd000_0000;
 pub const MMIO_KERNEL: u64 = 0xd000_1000;
 pub const LAPIC: u64 = 0xfee0_0000;
 
-/// The payload has done what it should: a byte is written here, a [`Done`].
+/// The payload has done what it should: a byte is written here.
 pub const PORT_DONE: u16 = 0x500;
 /// Goes to user space, which does nothing.
 pub const PORT_USER: u16 = 0x501;
@@ -58,8 +58,6 @@ pub struct Params {
     pub samples_at: AtomicU64,
     /// [`APIC_X2`] or [`APIC_X`].
     pub apic: AtomicU64,
-    /// Set by the host when a measurement of throughput is over.
-    pub stop: AtomicU64,
     /// vCPUs that have come up.
     pub up: AtomicU64,
     /// Shared by the vCPUs; each on a line of its own.

@@ -19,7 +19,8 @@ use crate::vm::Vm;
 /// Why a vCPU runs no more.
 #[derive(Debug)]
 enum End {
-    Done(u32),
+    /// Only vCPU 0 ever is.
+    Done,
     Failed(String),
 }
 
@@ -70,8 +71,7 @@ impl Running {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ends.recv_timeout(left.min(Duration::from_millis(50))) {
-                Ok(End::Done(0)) => return Ok(()),
-                Ok(End::Done(_)) => {}
+                Ok(End::Done) => return Ok(()),
                 Ok(End::Failed(why)) => return Err(anyhow!(why)),
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => {
                     bail!("the guest hangs: no result before the deadline")
@@ -86,7 +86,7 @@ impl Running {
     pub fn failure(&self) -> Option<String> {
         self.ends.try_iter().find_map(|end| match end {
             End::Failed(why) => Some(why),
-            End::Done(_) => None,
+            End::Done => None,
         })
     }
 
@@ -125,7 +125,7 @@ fn run(vm: &Vm, index: u32, mut vcpu: VcpuFd, enough: &AtomicBool, ends: &Sender
         }
         let failure = match vcpu.run() {
             Ok(VcpuExit::IoOut(PORT_USER, _) | VcpuExit::MmioWrite(MMIO_USER, _)) => continue,
-            Ok(VcpuExit::IoOut(PORT_DONE, [DONE_OK])) => break Some(End::Done(index)),
+            Ok(VcpuExit::IoOut(PORT_DONE, [DONE_OK])) => break Some(End::Done),
             Ok(VcpuExit::IoOut(PORT_DONE, _)) => exception(vm, index),
             Ok(VcpuExit::Shutdown) => "triple fault".into(),
             Ok(VcpuExit::FailEntry(reason, _)) => {
