@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
 use baton_testbed::experiment::Experiment;
@@ -15,6 +15,7 @@ use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
 use clap::Args;
 
+use crate::files::{replace, writable};
 use crate::progress::Progress;
 use crate::results::Report;
 use crate::testbed::HostArgs;
@@ -142,35 +143,6 @@ fn write_svg(report: &Report, outputs: &Outputs) -> Result<()> {
     }
 }
 
-/// Where a file's new content grows.
-fn part_of(file: &Path) -> PathBuf {
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    part.into()
-}
-
-/// Whether [`replace`] will work, as far as that can be known; the file stays as it is.
-fn writable(file: &Path) -> Result<()> {
-    let part = part_of(file);
-    let probe = || {
-        ensure!(!file.is_dir(), "it is a directory");
-        fs::write(&part, "")?;
-        Ok(fs::remove_file(&part)?)
-    };
-    probe().with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// Writes a file as a whole: who reads it meanwhile sees the old one or the new one.
-fn replace(file: &Path, text: &str) -> Result<()> {
-    let write = || {
-        let part = part_of(file);
-        fs::write(&part, text).and_then(|()| fs::rename(&part, file)).inspect_err(|_| {
-            let _ = fs::remove_file(&part);
-        })
-    };
-    write().with_context(|| format!("cannot write {}", file.display()))
-}
-
 /// On the host a program is found by its file name alone.
 fn distinct(mut programs: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     programs.sort();
@@ -210,19 +182,6 @@ fn programs(experiment: &Experiment, install: bool) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn earlier_results_stay_until_there_are_new_ones() {
-        let dir = std::env::temp_dir().join(format!("baton-ab-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let file = dir.join("result.json");
-        replace(&file, "old").unwrap();
-        writable(&file).unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "old");
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
-        assert!(writable(&dir).is_err() && writable(&dir.join("no/such")).is_err());
-        fs::remove_dir_all(&dir).unwrap();
-    }
 
     #[test]
     fn programs_are_told_apart_by_file_name() {

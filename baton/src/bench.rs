@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton bench`: what this KVM host can do, measured in seconds.
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use baton_testbed::scheduler::{self, StartError};
 use clap::{Args, Subcommand};
+
+use crate::files::{replace, writable};
 
 /// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers, wake-ups,
 /// locks and barriers cost here, one VM alone or several at once.
@@ -79,13 +80,8 @@ pub fn main(bench: Bench) -> i32 {
         return list();
     }
     match measure(&bench) {
-        Ok(interrupted) => {
-            if interrupted {
-                130
-            } else {
-                0
-            }
-        }
+        Ok(false) => 0,
+        Ok(true) => 130,
         Err(error) => {
             eprintln!("baton bench: {error:#}");
             1
@@ -106,10 +102,10 @@ fn list() -> i32 {
     0
 }
 
+/// Whether the user has interrupted it.
 fn measure(bench: &Bench) -> Result<bool> {
-    let tests = find(&bench.names).map_err(|name| {
-        anyhow::anyhow!("there is no measurement {name}; 'baton bench list' shows all")
-    })?;
+    let tests = find(&bench.names)
+        .map_err(|name| anyhow!("there is no measurement {name}; 'baton bench list' shows all"))?;
     if !(bench.seconds >= 0.01 && bench.seconds <= 3600.0) {
         bail!("--seconds must be between 0.01 and 3600, not {}", bench.seconds);
     }
@@ -130,13 +126,8 @@ fn measure(bench: &Bench) -> Result<bool> {
         time: Duration::from_secs_f64(bench.seconds),
         deadline: Duration::from_secs(bench.deadline),
     };
-    // Before anything is measured: a file that cannot be written is no reason to lose it.
-    for file in [&bench.json, &bench.csv].into_iter().flatten() {
-        fs::File::options()
-            .append(true)
-            .create(true)
-            .open(file)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+    for file in bench.json.iter().chain(&bench.csv) {
+        writable(file)?;
     }
     let measurements = Measurements::new(tests, options)?;
     // Whoever is in charge, if the user names nobody.
@@ -144,6 +135,7 @@ fn measure(bench: &Bench) -> Result<bool> {
     let schedulers = if named { bench.schedulers.clone() } else { vec![String::new()] };
     let mut reports: Vec<(String, Report)> =
         schedulers.into_iter().map(|name| (name, measurements.report())).collect();
+    let mut saved = Ok(());
     'all: for repetition in 0..bench.repetitions {
         // Each comes first at times.
         let n = reports.len();
@@ -152,11 +144,12 @@ fn measure(bench: &Bench) -> Result<bool> {
             under(name, report, |report| {
                 measurements.repeat(report, |test| show(bench, repetition, name, test));
             });
-            if report.interrupted {
+            let interrupted = report.interrupted;
+            saved = save(bench, &reports);
+            if interrupted {
                 break 'all;
             }
         }
-        save_all(bench, &reports)?;
     }
     show(bench, 0, "", "");
     for (name, report) in &reports {
@@ -171,20 +164,23 @@ fn measure(bench: &Bench) -> Result<bool> {
     if reports.len() > 1 {
         print!("{}", comparison(&reports));
     }
-    save_all(bench, &reports)?;
+    // Only now: what was measured is seen, whatever becomes of the files.
+    saved?;
     if let Some(directory) = &bench.plot {
         let files = plot(&reports, directory)?;
         eprintln!("{} pictures in {}", files.len(), directory.display());
     }
-    let interrupted = reports.iter().any(|(_, report)| report.interrupted);
-    if reports.iter().all(|(_, report)| report.is_empty()) && !interrupted {
+    if reports.iter().any(|(_, report)| report.interrupted) {
+        return Ok(true);
+    }
+    if reports.iter().all(|(_, report)| report.is_empty()) {
         bail!("nothing could be measured");
     }
     let failed: usize = reports.iter().map(|(_, report)| report.failed()).sum();
     if failed > 0 {
         bail!("{failed} measurements failed, see above");
     }
-    Ok(interrupted)
+    Ok(false)
 }
 
 /// Measures while this scheduler is in charge. If it does not take over, or does not stay, the
@@ -218,27 +214,21 @@ fn show(bench: &Bench, repetition: u32, scheduler: &str, test: &str) {
     }
 }
 
-fn save_all(bench: &Bench, reports: &[(String, Report)]) -> Result<()> {
-    save(&bench.json, || {
+fn save(bench: &Bench, reports: &[(String, Report)]) -> Result<()> {
+    if let Some(file) = &bench.json {
         let json = match reports {
             [(name, report)] if name.is_empty() => report.json(),
             _ => reports.iter().map(|(name, report)| (name.clone(), report.json())).collect(),
         };
-        format!("{json:#}\n")
-    })?;
-    save(&bench.csv, || {
+        replace(file, &format!("{json:#}\n"))?;
+    }
+    if let Some(file) = &bench.csv {
         let lines = |(name, report): &(String, Report)| {
             let csv = report.csv();
             csv.lines().skip(1).map(|line| format!("{name},{line}\n")).collect::<String>()
         };
         let head = "scheduler,name,series,unit,run,count,median,p99,p999,max\n";
-        head.to_string() + &reports.iter().map(lines).collect::<String>()
-    })
-}
-
-fn save(file: &Option<PathBuf>, text: impl Fn() -> String) -> Result<()> {
-    let write = |file: &Path| {
-        fs::write(file, text()).with_context(|| format!("cannot write {}", file.display()))
-    };
-    file.as_deref().map_or(Ok(()), write)
+        replace(file, &(head.to_string() + &reports.iter().map(lines).collect::<String>()))?;
+    }
+    Ok(())
 }

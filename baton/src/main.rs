@@ -5,6 +5,7 @@ mod ab;
 mod bench;
 mod chart;
 mod demo;
+mod files;
 mod peers;
 mod progress;
 mod results;
