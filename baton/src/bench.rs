@@ -142,7 +142,7 @@ fn measure(bench: &Bench) -> Result<bool> {
         for turn in 0..n {
             let (name, report) = &mut reports[(turn + repetition as usize) % n];
             under(name, report, |report| {
-                measurements.repeat(report, |test| show(bench, repetition, name, test));
+                measurements.repeat(report, repetition, |test| show(bench, repetition, name, test));
             });
             let interrupted = report.interrupted;
             saved = save(bench, &reports);

@@ -37,6 +37,8 @@ pub struct Measured {
     /// Of each run, each series.
     latencies: Vec<Vec<Histogram<u64>>>,
     rates: Vec<Rates>,
+    /// Of each run, which repetition it belongs to: one that failed has no run.
+    repetitions: Vec<u32>,
     /// One multiply-add of the payload, ns; of each run.
     calibration_ns: Vec<f64>,
     /// How often the measuring vCPU was preempted; of all runs.
@@ -58,6 +60,7 @@ impl Measured {
             test: test.clone(),
             latencies: Vec::new(),
             rates: Vec::new(),
+            repetitions: Vec::new(),
             calibration_ns: Vec::new(),
             preempted: 0,
             path: None,
@@ -67,16 +70,19 @@ impl Measured {
 
     pub(crate) fn add_latencies(
         &mut self,
+        repetition: u32,
         series: Vec<Histogram<u64>>,
         calibration_ns: f64,
         preempted: u64,
     ) {
+        self.repetitions.push(repetition);
         self.latencies.push(series);
         self.calibration_ns.push(calibration_ns);
         self.preempted += preempted;
     }
 
-    pub(crate) fn add_rates(&mut self, rate: Rate, ideal: Option<f64>) {
+    pub(crate) fn add_rates(&mut self, repetition: u32, rate: Rate, ideal: Option<f64>) {
+        self.repetitions.push(repetition);
         self.rates.push(Rates { per_vm: rate.per_vm, ideal });
         self.calibration_ns.push(rate.calibration_ns);
         self.preempted += rate.preempted;
@@ -129,7 +135,7 @@ impl Measured {
         median(&self.rates.iter().filter_map(|run| jain(&run.per_vm)).collect::<Vec<_>>())
     }
 
-    /// A name and a figure for each run, for each series: medians of latencies, or totals.
+    /// For each series a name, and a figure for each run: the median of its latencies, or the total.
     fn figures(&self) -> Vec<(String, Vec<f64>)> {
         match self.test.gives {
             Gives::Latencies(series) => (0..)
@@ -236,8 +242,8 @@ impl Report {
             out.push('\n');
         }
         if self.measured.iter().any(|measured| !measured.latencies.is_empty()) {
-            out += "rel.: the median in multiply-adds of the same vCPU just before, for hosts whose \
-                    speed drifts\n";
+            out += "rel.: the median in multiply-adds of the same vCPU meanwhile, for hosts whose speed \
+                    drifts\n";
         }
         for measured in &self.measured {
             if let Some(error) = measured.errors.first() {
@@ -283,6 +289,7 @@ impl Report {
             "name": measured.test.name,
             "what": measured.test.what,
             "runs": measured.runs(),
+            "repetitions": measured.repetitions,
             "calibration_ns": measured.calibration_ns,
             "preempted": measured.preempted,
             "path": measured.path,
@@ -314,7 +321,7 @@ impl Report {
             let name = &measured.test.name;
             match measured.test.gives {
                 Gives::Latencies(series) => {
-                    for (run, histograms) in measured.latencies.iter().enumerate() {
+                    for (run, histograms) in measured.repetitions.iter().zip(&measured.latencies) {
                         for (series, histogram) in series.iter().zip(histograms) {
                             let Some(d) = Distribution::of(histogram) else { continue };
                             let Distribution { count, p50, p99, p999, max, .. } = d;
@@ -326,7 +333,7 @@ impl Report {
                     }
                 }
                 Gives::Rate(unit) => {
-                    for (run, total) in measured.totals().iter().enumerate() {
+                    for (run, total) in measured.repetitions.iter().zip(measured.totals()) {
                         let _ = writeln!(out, "{name},total,{unit},{run},,{total},,,");
                     }
                 }
@@ -344,14 +351,11 @@ pub fn comparison(reports: &[(String, Report)]) -> String {
     rows[0].extend(others.iter().map(|(name, _)| name.clone()));
     rows[0].push(String::new());
     for (place, measured) in first.measured.iter().enumerate() {
-        for (series, (name, base)) in measured.figures().into_iter().enumerate() {
+        for (series, (name, _)) in measured.figures().into_iter().enumerate() {
             let mut row = vec![name];
             for (_, report) in others {
-                let figures = report.measured.get(place).map(Measured::figures).unwrap_or_default();
-                let pairs: Vec<(f64, f64)> = figures
-                    .get(series)
-                    .map(|(_, runs)| runs.iter().copied().zip(base.iter().copied()).collect())
-                    .unwrap_or_default();
+                let pairs = report.measured.get(place).map(|other| pairs(other, measured, series));
+                let pairs = pairs.unwrap_or_default();
                 row.push(paired_ratio(&pairs).map_or("–".into(), ratio));
             }
             row.push(String::new());
@@ -359,6 +363,17 @@ pub fn comparison(reports: &[(String, Report)]) -> String {
         }
     }
     aligned(&rows)
+}
+
+/// The figures of those repetitions that have both.
+fn pairs(of: &Measured, base: &Measured, series: usize) -> Vec<(f64, f64)> {
+    let runs = |measured: &Measured| -> Vec<(u32, f64)> {
+        let (_, figures) = measured.figures().swap_remove(series);
+        measured.repetitions.iter().copied().zip(figures).collect()
+    };
+    let base = runs(base);
+    let same = |repetition| base.iter().find(|run| run.0 == repetition).map(|run| run.1);
+    runs(of).into_iter().filter_map(|(repetition, run)| Some((run, same(repetition)?))).collect()
 }
 
 fn ratio(ratio: Ratio) -> String {
@@ -429,14 +444,14 @@ mod tests {
         let mut report = Report::new(&options, 1_000_000);
         let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
         let mut cost = Measured::new(&tests[0]);
-        for ns in [1000, 1500] {
+        for (repetition, ns) in [(0, 1000), (1, 1500)] {
             let mut histogram = histogram();
             (0..100).for_each(|i| histogram.record(ns + i).unwrap());
-            cost.add_latencies(vec![histogram], 1.0, 1);
+            cost.add_latencies(repetition, vec![histogram], 1.0, 1);
         }
         let mut barrier = Measured::new(&tests[1]);
         let rate = Rate { per_vm: vec![40.0, 60.0], calibration_ns: 1.0, preempted: 7 };
-        barrier.add_rates(rate, Some(200.0));
+        barrier.add_rates(0, rate, Some(200.0));
         report.measured = vec![cost, barrier];
         report.skipped.push(("timer-x".into(), "no timer".into()));
         report
@@ -471,6 +486,17 @@ mod tests {
         assert!(line("barrier, rounds/s").ends_with("1.50"), "{text}");
         assert!(line("exit-cpuid cost").ends_with("1.00 [1.00, 1.00]"), "{text}");
         assert_eq!(comparison(&[]), "");
+    }
+
+    /// A run that failed must not make the runs behind it neighbours of others.
+    #[test]
+    fn only_runs_of_one_repetition_are_neighbours() {
+        let mut other = report();
+        other.measured[0].latencies.remove(0);
+        other.measured[0].repetitions.remove(0);
+        let text = comparison(&[("eevdf".into(), report()), ("scx_baton".into(), other)]);
+        let line = text.lines().find(|line| line.starts_with("exit-cpuid cost")).unwrap();
+        assert!(line.ends_with(" 1.00"), "{text}");
     }
 
     #[test]

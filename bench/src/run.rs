@@ -96,8 +96,9 @@ impl Bench {
     }
 
     /// Runs all tests once more, into the report, and calls `progress` before each. A test that
-    /// fails is noted there; Ctrl-C ends it early, which the report then says.
-    pub fn repeat(&self, report: &mut Report, mut progress: impl FnMut(&str)) {
+    /// fails is noted there; Ctrl-C ends it early, which the report then says. Reports are compared
+    /// by the number of the repetition.
+    pub fn repeat(&self, report: &mut Report, repetition: u32, mut progress: impl FnMut(&str)) {
         let stolen = host::stolen();
         for measured in &mut report.measured {
             if host::interrupted() {
@@ -105,8 +106,8 @@ impl Bench {
             }
             progress(&measured.test.name);
             let result = match measured.test.gives {
-                Gives::Latencies(series) => self.latencies(series.len(), measured),
-                Gives::Rate(_) => self.rates(measured),
+                Gives::Latencies(series) => self.latencies(series.len(), repetition, measured),
+                Gives::Rate(_) => self.rates(repetition, measured),
             };
             // What failed then is what we stopped ourselves.
             if let Err(error) = result
@@ -178,7 +179,7 @@ impl Bench {
         Running::start(vm, vcpus, io_time, self.options.pin)
     }
 
-    fn latencies(&self, series: usize, measured: &mut Measured) -> Result<()> {
+    fn latencies(&self, series: usize, repetition: u32, measured: &mut Measured) -> Result<()> {
         let others = (1..self.options.vms).map(|_| self.start(self.load(), None));
         let others = others.collect::<Result<Vec<_>>>()?;
         let running = self.start(self.spec(&measured.test), measured.test.io_time)?;
@@ -199,7 +200,7 @@ impl Bench {
             })
             .collect();
         if !histograms[0].is_empty() {
-            measured.add_latencies(histograms, self.calibration_ns(&vm)?, preempted);
+            measured.add_latencies(repetition, histograms, self.calibration_ns(&vm)?, preempted);
         }
         result
     }
@@ -212,7 +213,7 @@ impl Bench {
     }
 
     /// All VMs together, and, if there are several, one alone before that: the ideal.
-    fn rates(&self, measured: &mut Measured) -> Result<()> {
+    fn rates(&self, repetition: u32, measured: &mut Measured) -> Result<()> {
         let (spec, vms) = (self.spec(&measured.test), self.options.vms);
         let alone = match vms {
             1 => None,
@@ -221,7 +222,7 @@ impl Bench {
         let together = self.rate(&spec, vms)?;
         // Each VM alone for its fair share of the time; several may fit on the host at once.
         let at_once = (host::pcpus() as f64 / f64::from(spec.vcpus)).clamp(1.0, vms.into());
-        measured.add_rates(together, alone.map(|alone| alone * at_once));
+        measured.add_rates(repetition, together, alone.map(|alone| alone * at_once));
         Ok(())
     }
 
