@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
@@ -126,6 +126,9 @@ fn measure(bench: &Bench) -> Result<bool> {
         time: Duration::from_secs_f64(bench.seconds),
         deadline: Duration::from_secs(bench.deadline),
     };
+    for (place, name) in bench.schedulers.iter().enumerate() {
+        ensure!(!bench.schedulers[..place].contains(name), "scheduler {name} is named twice");
+    }
     for file in bench.json.iter().chain(&bench.csv) {
         writable(file)?;
     }
@@ -133,8 +136,9 @@ fn measure(bench: &Bench) -> Result<bool> {
     // Whoever is in charge, if the user names nobody.
     let named = !bench.schedulers.is_empty();
     let schedulers = if named { bench.schedulers.clone() } else { vec![String::new()] };
+    let empty = measurements.report();
     let mut reports: Vec<(String, Report)> =
-        schedulers.into_iter().map(|name| (name, measurements.report())).collect();
+        schedulers.into_iter().map(|name| (name, empty.clone())).collect();
     let mut saved = Ok(());
     'all: for repetition in 0..bench.repetitions {
         // Each comes first at times.
@@ -176,9 +180,8 @@ fn measure(bench: &Bench) -> Result<bool> {
     if reports.iter().all(|(_, report)| report.is_empty()) {
         bail!("nothing could be measured");
     }
-    let failed: usize = reports.iter().map(|(_, report)| report.failed()).sum();
-    if failed > 0 {
-        bail!("{failed} measurements failed, see above");
+    if reports.iter().any(|(_, report)| report.failed()) {
+        bail!("not all could be measured, see above");
     }
     Ok(false)
 }
@@ -193,13 +196,13 @@ fn under(name: &str, report: &mut Report, measure: impl FnOnce(&mut Report)) {
     match scheduler::start(&command) {
         Ok(mut running) => {
             measure(report);
-            report.notes.extend(running.lost().map(|why| format!("{name} was thrown out: {why}")));
+            report.failures.extend(running.lost().map(|why| format!("{name} did not stay: {why}")));
             if let Err(error) = running.stop() {
-                report.notes.push(format!("{name} does not stop: {error:#}"));
+                report.failures.push(format!("{name} does not stop: {error:#}"));
             }
         }
         Err(StartError::Ended(why) | StartError::Hung(why)) => {
-            report.notes.push(format!("not measured: {why}"));
+            report.failures.push(format!("not measured: {why}"));
         }
     }
 }

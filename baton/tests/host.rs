@@ -458,6 +458,7 @@ fn bench_says_what_went_wrong() {
         try name command baton bench no-such
         try file command baton bench exit-cpuid --json /no/such/file
         try vcpus sh -c 'ulimit -n 64 && ulimit -Hn 64; baton bench barrier --vcpus 100'
+        try scheduler command baton bench exit-cpuid --schedulers eevdf,scx_none --repetitions 1
         try interrupt timeout -s INT 5 baton bench --seconds 60 barrier exit --repetitions 9 --json /tmp/b.json
         echo "kept=$(grep -c exit-cpuid /tmp/b.json)"
         mv /dev/kvm /dev/kvm.away
@@ -475,6 +476,7 @@ fn bench_says_what_went_wrong() {
     said("name", &["status 1", "there is no measurement no-such"]);
     said("file", &["status 1", "cannot write /no/such/file"]);
     said("vcpus", &["status 1", "KVM makes no vCPU", "ulimit -n"]);
+    said("scheduler", &["status 1", "exit-cpuid cost", "not measured: scx_none"]);
     said("nokvm", &["status 1", "there is no /dev/kvm"]);
     said("interrupt", &["interrupted: what was measured until then"]);
     said("kept", &["1"]);

@@ -17,6 +17,7 @@ use crate::run::{Options, Rate};
 const UNSTEADY: f64 = 0.1;
 
 /// Everything that `run` found out.
+#[derive(Clone)]
 pub struct Report {
     pub tsc_khz: u64,
     pub measured: Vec<Measured>,
@@ -24,6 +25,8 @@ pub struct Report {
     pub skipped: Vec<(String, String)>,
     /// What a reader should know about all of it.
     pub notes: Vec<String>,
+    /// What went wrong apart from the tests themselves, such as a scheduler that does not start.
+    pub failures: Vec<String>,
     /// What this machine's own hypervisor took of its CPUs meanwhile.
     pub stolen: Duration,
     /// The user has had enough before all was measured.
@@ -32,6 +35,7 @@ pub struct Report {
 }
 
 /// One test.
+#[derive(Clone)]
 pub struct Measured {
     pub test: Test,
     /// Of each run, each series.
@@ -49,6 +53,7 @@ pub struct Measured {
     pub errors: Vec<String>,
 }
 
+#[derive(Clone)]
 struct Rates {
     per_vm: Vec<f64>,
     ideal: Option<f64>,
@@ -173,15 +178,16 @@ impl Report {
             measured: Vec::new(),
             skipped: Vec::new(),
             notes: Vec::new(),
+            failures: Vec::new(),
             stolen: Duration::ZERO,
             interrupted: false,
             options: options.clone(),
         }
     }
 
-    /// How many tests had a run that failed.
-    pub fn failed(&self) -> usize {
-        self.measured.iter().filter(|measured| !measured.errors.is_empty()).count()
+    /// Whether anything failed, a single run or all.
+    pub fn failed(&self) -> bool {
+        !self.failures.is_empty() || self.measured.iter().any(|m| !m.errors.is_empty())
     }
 
     /// Whether there is any figure at all.
@@ -253,7 +259,7 @@ impl Report {
         for (name, why) in &self.skipped {
             let _ = writeln!(out, "{name} skipped: {why}");
         }
-        for note in &self.notes {
+        for note in self.failures.iter().chain(&self.notes) {
             let _ = writeln!(out, "{note}");
         }
         if !self.stolen.is_zero() {
@@ -278,6 +284,7 @@ impl Report {
             "vcpus": self.options.vcpus,
             "measurements": measured,
             "skipped": skipped,
+            "failures": self.failures,
             "notes": self.notes,
             "stolen_s": self.stolen.as_secs_f64(),
             "interrupted": self.interrupted,
