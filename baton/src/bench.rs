@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton bench`: what this KVM host can do, measured in seconds.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use baton_bench::against;
 use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use baton_testbed::scheduler::{self, StartError};
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 use crate::files::{replace, writable};
 
@@ -38,9 +41,13 @@ pub struct Bench {
     /// Bind vCPU i of every VM to CPU i, counted round
     #[arg(long)]
     pin: bool,
-    /// vCPUs of each VM, where a measurement leaves a choice [default: one for each CPU of the host]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    vcpus: Option<u32>,
+    /// vCPUs of each VM, where a measurement leaves a choice; several: all of them, as a curve
+    /// [default: one for each CPU of the host]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
+    vcpus: Vec<u32>,
+    /// Each VM in a cgroup of its own, with these values of cpu.weight; 100 where the list ends
+    #[arg(long, value_name = "W,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    weights: Vec<u32>,
     /// Runs of everything, interleaved
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
@@ -63,6 +70,12 @@ pub struct Bench {
     /// One line for each run to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Say where this run differs from an earlier one, whose --json this is
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// What the VMs did together, as the last line: for 'baton testbed ab'
+    #[arg(long, hide = true)]
+    measured: bool,
     /// Draw distributions, curves and bars (SVG) into this directory
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
@@ -110,28 +123,34 @@ fn measure(bench: &Bench) -> Result<bool> {
         bail!("--seconds must be between 0.01 and 3600, not {}", bench.seconds);
     }
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let vcpus = bench.vcpus.unwrap_or(cpus);
+    let vcpus = if bench.vcpus.is_empty() { vec![cpus] } else { bench.vcpus.clone() };
     let vms = match bench.overcommit {
         None => bench.vms,
         Some(ratio) if (0.01..=1000.0).contains(&ratio) => {
-            (ratio * f64::from(cpus) / f64::from(vcpus)).ceil() as u32
+            (ratio * f64::from(cpus) / f64::from(vcpus[0])).ceil() as u32
         }
         Some(ratio) => bail!("--overcommit must be between 0.01 and 1000, not {ratio}"),
     };
     let options = Options {
         vms,
         vcpus,
+        weights: bench.weights.clone(),
         pin: bench.pin,
         samples: bench.samples,
         time: Duration::from_secs_f64(bench.seconds),
         deadline: Duration::from_secs(bench.deadline),
     };
+    ensure!(bench.weights.len() <= vms as usize, "--weights has more values than there are VMs");
     for (place, name) in bench.schedulers.iter().enumerate() {
         ensure!(!bench.schedulers[..place].contains(name), "scheduler {name} is named twice");
     }
     for file in bench.json.iter().chain(&bench.csv) {
         writable(file)?;
     }
+    for (place, vcpus) in bench.vcpus.iter().enumerate() {
+        ensure!(!bench.vcpus[..place].contains(vcpus), "--vcpus has {vcpus} twice");
+    }
+    let earlier = bench.against.as_deref().map(earlier).transpose()?;
     let measurements = Measurements::new(tests, options)?;
     // Whoever is in charge, if the user names nobody.
     let named = !bench.schedulers.is_empty();
@@ -168,6 +187,9 @@ fn measure(bench: &Bench) -> Result<bool> {
     if reports.len() > 1 {
         print!("{}", comparison(&reports));
     }
+    if let Some(earlier) = &earlier {
+        print!("{}", against(&reports, earlier));
+    }
     // Only now: what was measured is seen, whatever becomes of the files.
     saved?;
     if let Some(directory) = &bench.plot {
@@ -183,7 +205,39 @@ fn measure(bench: &Bench) -> Result<bool> {
     if reports.iter().any(|(_, report)| report.failed()) {
         bail!("not all could be measured, see above");
     }
+    if bench.measured {
+        let measured = reports[0].1.measured().ok_or_else(|| anyhow!("no throughput measured"))?;
+        println!("{}", serde_json::to_string(&measured)?);
+    }
     Ok(false)
+}
+
+fn earlier(file: &Path) -> Result<Value> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let json: Value = serde_json::from_str(&text)
+        .with_context(|| format!("{} was not written by --json", file.display()))?;
+    let measured = |json: &Value| json["measurements"].is_array();
+    let schedulers =
+        json.as_object().is_some_and(|all| !all.is_empty() && all.values().all(measured));
+    ensure!(measured(&json) || schedulers, "{} was not written by --json", file.display());
+    Ok(json)
+}
+
+/// Where runs disagree with earlier ones of the same schedulers.
+fn against(reports: &[(String, Report)], earlier: &Value) -> String {
+    let then = |name: &str| if name.is_empty() { earlier } else { &earlier[name] };
+    let mut out = String::new();
+    for (name, report) in reports {
+        let base = (&reports[0].1.json(), then(&reports[0].0));
+        let now = report.json();
+        if !name.is_empty() {
+            out += &format!("{name}: ");
+        }
+        out += &against::latencies(&now, then(name));
+        out += &against::ratios(name, [base.0, &now], [base.1, then(name)]);
+    }
+    out
 }
 
 /// Measures while this scheduler is in charge. If it does not take over, or does not stay, the

@@ -423,24 +423,40 @@ fn bench_measures_all_that_it_lists() {
         host(),
         r#"
         echo "listed=$(command baton bench list | wc -l)"
-        command baton bench --repetitions 1 --samples 30 --seconds 0.3 --json /tmp/bench.json || fail bench
+        command baton bench --repetitions 1 --samples 10 --seconds 0.3 --json /tmp/bench.json || fail bench
         command baton bench barrier ipi-unicast --vms 2 --repetitions 1 --samples 30 --seconds 0.3 \
             --schedulers eevdf,scx_baton --csv /tmp/bench.csv || fail "bench with schedulers"
+        command baton bench pause barrier --vms 2 --weights 100,300 --vcpus 2,3 --repetitions 1 \
+            --seconds 0.3 --json /tmp/sizes.json >/dev/null || fail "bench with weights"
+        echo "cgroup=$(cat /proc/self/cgroup) $(ls /sys/fs/cgroup | grep -c bench)"
+        echo "sizes=$(grep -o '"name": "[^"]*"' /tmp/sizes.json | tr '\n' ' ')"
+        echo "polling=$(cd /sys/module/kvm/parameters && cat halt_poll_ns_grow_start halt_poll_ns_shrink | tr '\n' ' ')"
+        command baton bench exit-cpuid --against /tmp/bench.json --repetitions 1 >/tmp/against || fail against
+        echo "against=$(grep 'agree within' /tmp/against)"
         echo "csv=$(cut -d, -f1,2,3 /tmp/bench.csv | sort -u | tr '\n' ' ')"
         echo "json=$(tr -d '\n' </tmp/bench.json)"
         "#,
     );
     let json: serde_json::Value = serde_json::from_str(found.text("json")).expect("JSON");
     let measurements = json["measurements"].as_array().expect("a list");
-    assert_eq!(measurements.len().to_string(), found.text("listed"));
-    assert_eq!(json["skipped"].as_array().map(Vec::len), Some(0), "{}", json["skipped"]);
+    assert_eq!((measurements.len() + 3).to_string(), found.text("listed"));
+    // Two CPUs are too few for these alone.
+    let skipped = json["skipped"].as_array().expect("a list");
+    let skipped: Vec<&str> = skipped.iter().filter_map(|test| test["name"].as_str()).collect();
+    assert_eq!(skipped, ["ipi-multicast-2", "ipi-multicast-4", "ipi-multicast-8"]);
     for measurement in measurements {
         assert_eq!(measurement["runs"], 1, "{measurement}");
         assert_eq!(measurement["errors"].as_array().map(Vec::len), Some(0), "{measurement}");
         for series in measurement["series"].as_object().into_iter().flat_map(|all| all.values()) {
-            assert_eq!(series["all"]["count"], 30, "{measurement}");
+            assert_eq!(series["all"]["count"], 10, "{measurement}");
         }
     }
+    assert_eq!(found.text("cgroup"), "0::/ 0", "cgroups are left");
+    for name in ["pause", "barrier-2-vcpus", "barrier-3-vcpus", "barrier-pause-3-vcpus"] {
+        assert!(found.text("sizes").contains(&format!("\"{name}\"")), "{}", found.out);
+    }
+    assert_eq!(found.text("polling").split_whitespace().collect::<Vec<_>>(), ["10000", "2"]);
+    assert!(found.text("against").contains(" of 1 latencies"), "{}", found.out);
     for line in ["eevdf,barrier,total", "scx_baton,barrier,total", "scx_baton,ipi-unicast,one-way"]
     {
         assert!(found.text("csv").contains(line), "{}", found.out);

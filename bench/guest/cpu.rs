@@ -57,6 +57,11 @@ pub fn write(at: u64) {
     unsafe { (at as *mut u64).write_volatile(1) }
 }
 
+pub fn read_byte(at: u64) -> u8 {
+    // SAFETY: this vCPU's memory, or another's; KVM may change it at any time.
+    unsafe { (at as *const u8).read_volatile() }
+}
+
 pub fn wrmsr(msr: u32, value: u64) {
     // SAFETY: only MSRs of the LAPIC and the base of GS, at addresses that are ours.
     unsafe {

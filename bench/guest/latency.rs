@@ -15,8 +15,13 @@ const LOGICAL: u64 = 1 << 11;
 const ALL_BUT_SELF: u64 = 3 << 18;
 const TO_SELF: u64 = 1 << 18;
 
+const MSR_KVM_STEAL_TIME: u32 = 0x4b56_4d03;
+
 /// A hypercall of no meaning (KVM answers -KVM_ENOSYS).
 const HYPERCALL_NONE: u64 = 0xba70;
+
+/// Enough for KVM to find out for how long it should poll: it doubles that every time.
+const FIRST_FEW: u64 = 16;
 
 const SAMPLES_PER_CALIBRATION: u64 = 16;
 
@@ -45,7 +50,7 @@ pub fn measure(test: u64) {
         TEST_IPI => ipi(samples, arg(0), arg(1), arg(2), arg(3)),
         TEST_CALL => call(samples, arg(0)),
         TEST_TIMER => timer(samples, arg(0), arg(1)),
-        TEST_PING_PONG => ping_pong(samples, arg(0)),
+        TEST_PING_PONG => ping_pong(samples, arg(0), arg(1)),
         TEST_IO => io(samples, arg(0)),
         TEST_FAULT => setup::fault(),
         TEST_HANG => wait(|| false),
@@ -64,8 +69,11 @@ pub fn serve(test: u64, index: u64) -> ! {
     if test == TEST_CALL {
         area.acknowledge.store(&raw const params().shared[0].value as u64, SeqCst);
     }
-    area.halted.store(u64::from(!halts), SeqCst);
     if !halts {
+        if test == TEST_IPI && params().args[1].load(Relaxed) == WAIT_PREEMPTED {
+            cpu::wrmsr(MSR_KVM_STEAL_TIME, steal(index) | 1);
+        }
+        area.halted.store(1, SeqCst);
         cpu::interrupts_on();
         loop {
             core::hint::black_box(0);
@@ -84,6 +92,15 @@ pub fn serve(test: u64, index: u64) -> ! {
             send(IPI_UNICAST, 0, 1);
         }
     }
+}
+
+/// Where KVM writes about this vCPU.
+fn steal(index: u64) -> u64 {
+    AREAS + index * AREA_SIZE + AREA_STEAL
+}
+
+fn preempted(index: u64) -> bool {
+    cpu::read_byte(steal(index) + STEAL_PREEMPTED) != 0
 }
 
 /// One sample, in TSC cycles.
@@ -151,6 +168,9 @@ fn ipi(samples: u64, mode: u64, state: u64, n: u64, delay: u64) {
         if state == WAIT_HALT {
             cpu::spin_cycles(delay);
         }
+        if state == WAIT_PREEMPTED {
+            wait(|| targets.clone().all(preempted));
+        }
         let before = interrupts();
         let start = cpu::tsc();
         send(mode, first, n);
@@ -207,10 +227,17 @@ fn timer(samples: u64, cycles: u64, state: u64) {
 }
 
 /// Series: from sending until the handler began, in the other vCPU and in this one. Each was
-/// halted for `idle` cycles before that.
-fn ping_pong(samples: u64, idle: u64) {
+/// halted for `idle` cycles before that. The first few, which do not count, are halted for `first`
+/// cycles.
+fn ping_pong(samples: u64, idle: u64, first: u64) {
     let interrupts = || area(0).interrupts.load(SeqCst);
-    for sample in 0..samples {
+    let own_idle = &params().args[0];
+    own_idle.store(first, SeqCst);
+    for turn in 0..FIRST_FEW + samples {
+        if turn == FIRST_FEW {
+            own_idle.store(idle, SeqCst);
+        }
+        let idle = if turn < FIRST_FEW { first } else { idle };
         wait(|| area(1).halted.load(SeqCst) == 1);
         cpu::spin_cycles(idle);
         let before = interrupts();
@@ -220,6 +247,7 @@ fn ping_pong(samples: u64, idle: u64) {
             cpu::halt();
         }
         let back = params().shared[1].value.load(SeqCst);
+        let Some(sample) = turn.checked_sub(FIRST_FEW) else { continue };
         note(0, sample, area(1).interrupt_at.load(SeqCst).saturating_sub(start));
         note(1, sample, area(0).interrupt_at.load(SeqCst).saturating_sub(back));
     }

@@ -33,7 +33,7 @@ extern "C" fn main(index: u64) -> ! {
         cpu::pause();
     }
     match params.test.load(Relaxed) {
-        test @ (TEST_BARRIER | TEST_LOCK) => {
+        test @ (TEST_BARRIER | TEST_LOCK | TEST_PAUSES | TEST_DIRTY) => {
             if index == 0 {
                 (0..16).for_each(|_| calibrate());
             }

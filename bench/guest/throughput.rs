@@ -10,6 +10,9 @@ use crate::{area, cpu, params};
 /// arch/x86/include/asm/qspinlock.h.
 const SPINS_BEFORE_HALT: u64 = 1 << 15;
 
+/// So that counting them costs nothing beside them.
+const PAUSES_AT_ONCE: u64 = 64;
+
 /// KVM_HC_KICK_CPU: ends the HLT of the vCPU with this APIC id, or its next one.
 const HYPERCALL_KICK: u64 = 5;
 
@@ -21,6 +24,19 @@ pub fn run(test: u64, index: u64) -> ! {
         let (work, pause) = (arg(0), arg(1));
         loop {
             barrier(work, pause);
+            ops.fetch_add(1, Relaxed);
+        }
+    }
+    if test == TEST_PAUSES {
+        loop {
+            (0..PAUSES_AT_ONCE).for_each(|_| cpu::pause());
+            ops.fetch_add(PAUSES_AT_ONCE, Relaxed);
+        }
+    }
+    if test == TEST_DIRTY {
+        let (first, step, pages) = (arg(0), arg(1), arg(2));
+        loop {
+            (0..pages).for_each(|page| cpu::write(first + page * step));
             ops.fetch_add(1, Relaxed);
         }
     }

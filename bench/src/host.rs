@@ -4,8 +4,10 @@
 use std::fs;
 use std::mem;
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Once};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -77,6 +79,40 @@ pub fn pin(place: u32) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(cpus[place as usize % cpus.len()])?;
     sched_setaffinity(me, &one).context("cannot bind a vCPU to a CPU")
+}
+
+/// A thread of the host that computes on the CPU of vCPU `place` alone; dropped, it ends.
+pub struct Rival {
+    enough: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rival {
+    /// Errors: no thread, or the kernel does not bind it.
+    pub fn start(place: u32) -> Result<Self> {
+        let enough = Arc::new(AtomicBool::new(false));
+        let (sender, pinned) = channel();
+        let until = enough.clone();
+        let run = move || {
+            let pinned = pin(place);
+            let fine = pinned.is_ok();
+            let _ = sender.send(pinned);
+            while fine && !until.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        let thread = thread::Builder::new().name("bench-rival".into()).spawn(run)?;
+        let rival = Rival { enough, thread: Some(thread) };
+        pinned.recv().context("the rival thread is gone")??;
+        Ok(rival)
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.enough.store(true, Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// How often this thread had to leave its CPU although it could have run.

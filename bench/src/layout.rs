@@ -99,6 +99,11 @@ pub struct Area {
     pub waits: AtomicU64,
 }
 
+/// Part of an area: `struct kvm_steal_time` (arch/x86/include/uapi/asm/kvm_para.h), where KVM says
+/// whether the vCPU is preempted.
+pub const AREA_STEAL: u64 = 0x780;
+pub const STEAL_PREEMPTED: u64 = 16;
+
 /// Parts of an area: tables, then stacks that grow down to what is before them.
 pub const AREA_GDT: u64 = 0x800;
 pub const AREA_TSS: u64 = 0x880;
@@ -130,12 +135,15 @@ tests! {
     TEST_IPI = 10, "vCPU 0 interrupts others: args are mode, target state, and how many.";
     TEST_CALL = 11, "vCPU 0 interrupts all others and waits for their acknowledgements.";
     TEST_TIMER = 12, "TSC-deadline timer: args are cycles to the deadline, and target state.";
-    TEST_PING_PONG = 13, "Two vCPUs wake each other: args are idle cycles before each.";
+    TEST_PING_PONG = 13, "Two vCPUs wake each other: args are idle cycles before each, and before \
+        the first few.";
     TEST_IO = 14, "A request to another host thread, waited for in HLT or by polling (args).";
     TEST_BARRIER = 20, "All compute, then spin: args are rounds of computing, spins per PAUSE.";
     TEST_LOCK = 21, "All take a lock: args are kind, rounds inside, rounds outside.";
     TEST_PAUSE = 22, "PAUSE and nothing else.";
     TEST_TOUCH = 23, "The first write to each page of memory of its own (args: where it is).";
+    TEST_PAUSES = 24, "PAUSE, over and over.";
+    TEST_DIRTY = 25, "Writes to pages again and again: args are the first, the step, how many.";
     TEST_FAULT = 30, "An exception that nobody handles: what does the host say?";
     TEST_HANG = 31, "Nothing, for ever: what does the host say?";
 }
@@ -152,6 +160,8 @@ pub const IPI_MULTICAST: u64 = 4;
 /// What vCPUs do that wait for an interrupt.
 pub const WAIT_SPIN: u64 = 0;
 pub const WAIT_HALT: u64 = 1;
+/// As the first, but interrupted only while the host has taken its CPU away.
+pub const WAIT_PREEMPTED: u64 = 2;
 
 pub const LOCK_TEST_AND_SET: u64 = 0;
 pub const LOCK_TICKET: u64 = 1;

@@ -3,12 +3,16 @@
 //! operating system. Data flows one way: a test (`measurements`) is run in VMs (`vm`, `vcpu`), its samples
 //! become figures (`figures`), and those a report (`report`).
 
+pub mod against;
+mod cgroups;
+mod exits;
 mod host;
 #[expect(dead_code, reason = "the guest uses the rest")]
 mod layout;
 mod measurements;
 mod path;
 pub mod plot;
+mod polling;
 pub mod report;
 mod run;
 mod vcpu;

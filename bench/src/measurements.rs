@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use kvm_ioctls::{Cap, Kvm};
 
+use crate::host;
 use crate::layout::*;
+use crate::polling::FixedPolling;
 
 /// What a test gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,15 +29,31 @@ pub struct Test {
     pub(crate) args: Args,
     pub(crate) vcpus: Vcpus,
     pub(crate) x2apic: bool,
-    pub(crate) halt_poll_ns: Option<u32>,
+    pub(crate) poll: Poll,
     pub(crate) io_time: Option<Duration>,
     pub(crate) more_slots: u32,
+    /// KVM logs writes to those slots; the host measures how long it takes to read the logs.
+    pub(crate) log_dirty: bool,
+    /// A thread of the host computes on the CPU of vCPU 1.
+    pub(crate) rival: bool,
+    /// The test whose first series shows what could be reached.
+    pub(crate) reference: Option<&'static str>,
     /// Memory of its own, of which each sample touches a page for the first time.
     pub(crate) touches: bool,
     /// Samples of a run at most, where one takes long.
     pub(crate) most_samples: u64,
     /// The curve that its medians belong to, what is on the x axis there, and where.
-    pub(crate) on_curve: Option<(&'static str, f64)>,
+    pub(crate) on_curve: Option<(String, f64)>,
+}
+
+/// How long KVM polls at HLT before the thread sleeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Poll {
+    Off,
+    /// Always so long, ns.
+    Fixed(u32),
+    /// As the host is set: KVM grows and shrinks the time.
+    Adaptive,
 }
 
 /// Times are in ns here; the guest wants TSC cycles.
@@ -44,6 +62,8 @@ pub(crate) enum Args {
     Plain([u64; 4]),
     /// The one at this place is a time.
     Time(usize, [u64; 4]),
+    /// So many at the beginning are times.
+    Times(usize, [u64; 4]),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +80,7 @@ const CALL: Gives = Gives::Latencies(&["send", "all acknowledged"]);
 const TIMER: Gives = Gives::Latencies(&["arm", "late", "late in program"]);
 const PING_PONG: Gives = Gives::Latencies(&["wake other", "wake self"]);
 const REQUEST: Gives = Gives::Latencies(&["request"]);
+const PASS: Gives = Gives::Latencies(&["pass"]);
 
 /// Multiply-adds between barriers: 100 µs at 3 GHz, as the testbed's guests compute; each takes 4
 /// cycles.
@@ -89,22 +110,38 @@ impl Test {
             args: Args::Plain([0; 4]),
             vcpus: Vcpus::Exactly(1),
             x2apic: true,
-            halt_poll_ns: None,
+            poll: Poll::Adaptive,
             io_time: None,
             more_slots: 0,
+            log_dirty: false,
+            rival: false,
+            reference: None,
             touches: false,
             most_samples: MAX_SAMPLES as u64,
             on_curve: None,
         }
     }
 
-    fn curve(self, name: &'static str, x: f64) -> Self {
-        Test { on_curve: Some((name, x)), ..self }
+    fn curve(self, name: impl Into<String>, x: f64) -> Self {
+        Test { on_curve: Some((name.into(), x)), ..self }
+    }
+
+    /// The same for VMs of different sizes, where the test leaves a choice.
+    pub(crate) fn scaled(&self, sizes: &[u32]) -> Vec<Test> {
+        let Vcpus::Wanted(least) = self.vcpus else { return vec![self.clone()] };
+        let sized = |size: &u32| {
+            let test = Test { name: format!("{}-{size}-vcpus", self.name), ..self.clone() };
+            let curve = format!("{}: over vCPUs", self.name);
+            test.vcpus(Vcpus::Exactly(*size)).curve(curve, f64::from(*size))
+        };
+        sizes.iter().filter(|size| **size >= least).map(sized).collect()
     }
 
     /// The test's name without the part that is on the x axis, and its series.
     pub(crate) fn curve_label(&self, series: &str) -> String {
-        let x = |part: &&str| !part.starts_with(|c: char| c.is_ascii_digit());
+        let x = |part: &&str| {
+            !part.starts_with(|c: char| c.is_ascii_digit()) && !["slots", "vcpus"].contains(part)
+        };
         let kind: Vec<&str> = self.name.split('-').filter(x).collect();
         format!("{} {series}", kind.join("-"))
     }
@@ -117,6 +154,10 @@ impl Test {
         Test { args: Args::Time(place, args), ..self }
     }
 
+    fn times(self, first: usize, args: [u64; 4]) -> Self {
+        Test { args: Args::Times(first, args), ..self }
+    }
+
     fn vcpus(self, vcpus: Vcpus) -> Self {
         Test { vcpus, ..self }
     }
@@ -124,16 +165,37 @@ impl Test {
     /// Why it cannot run on this KVM.
     pub(crate) fn missing(&self, kvm: &Kvm) -> Option<&'static str> {
         let deadline = self.test == TEST_TIMER && !kvm.check_extension(Cap::TscDeadlineTimer);
-        let poll = self.halt_poll_ns.is_some()
+        let poll = self.poll != Poll::Adaptive
             && kvm.check_extension_raw(kvm_bindings::KVM_CAP_HALT_POLL.into()) <= 0;
+        let crowded = match self.vcpus {
+            // Those that spin all at once; of two, one may well wait for the other.
+            Vcpus::Exactly(n) => self.test == TEST_IPI && n as usize > host::pcpus().max(2),
+            Vcpus::Wanted(_) => false,
+        };
         if deadline {
             Some("this KVM has no TSC-deadline timer")
         } else if poll {
             Some("this KVM has no halt polling per VM (KVM_CAP_HALT_POLL)")
+        } else if matches!(self.poll, Poll::Fixed(_)) && FixedPolling::missing().is_some() {
+            FixedPolling::missing()
+        } else if crowded {
+            Some("the host has fewer CPUs than sender and targets need")
+        } else if self.rival && host::pcpus() < 2 {
+            Some("sender and target need a CPU each")
+        } else if self.rival && !tells_preempted(kvm) {
+            Some("this KVM does not tell a guest which vCPUs are preempted (steal time)")
         } else {
             None
         }
     }
+}
+
+/// KVM_FEATURE_STEAL_TIME, in leaf KVM_CPUID_FEATURES.
+fn tells_preempted(kvm: &Kvm) -> bool {
+    let cpuid = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES);
+    cpuid.is_ok_and(|cpuid| {
+        cpuid.as_slice().iter().any(|leaf| leaf.function == 0x4000_0001 && leaf.eax & 1 << 5 != 0)
+    })
 }
 
 /// All of them, in the order in which they are reported.
@@ -168,6 +230,21 @@ pub fn all() -> Vec<Test> {
             .curve("touch: the first write over memory slots", f64::from(slots))
         }
     }));
+    all.extend([1, 64, 509].map(|slots| {
+        Test {
+            log_dirty: true,
+            more_slots: slots,
+            // Every slot takes the MMU lock, and its pages fault again.
+            most_samples: 100,
+            ..Test::new(
+                format!("dirty-log-{slots}-slots"),
+                format!("which pages were written? asked of {slots} memory slots of a page each"),
+                PASS,
+                TEST_DIRTY,
+            )
+            .curve("dirty-log: a pass over memory slots", f64::from(slots))
+        }
+    }));
     all.extend(ipis());
     all.push(
         Test::new(
@@ -194,9 +271,9 @@ pub fn all() -> Vec<Test> {
         }
     }
     for us in [1, 10, 100, 1000, 10_000] {
-        for (name, what, limit) in HALT_POLLS {
+        for (name, what, poll) in HALT_POLLS {
             all.push(Test {
-                halt_poll_ns: limit,
+                poll,
                 // Two seconds of waiting.
                 most_samples: 1_000_000 / us,
                 ..Test::new(
@@ -205,7 +282,7 @@ pub fn all() -> Vec<Test> {
                     PING_PONG,
                     TEST_PING_PONG,
                 )
-                .time(0, [us * 1000, 0, 0, 0])
+                .times(2, [us * 1000, FIRST_HALTS_NS, 0, 0])
                 .vcpus(Vcpus::Exactly(2))
                 .curve("ping-pong: wake-up over the time halted", us as f64 * 1000.0)
             });
@@ -216,6 +293,7 @@ pub fn all() -> Vec<Test> {
     {
         all.push(Test {
             io_time: Some(Duration::from_micros(50)),
+            reference: (state == WAIT_HALT).then_some("io-polling"),
             ..Test::new(
                 format!("io-{name}"),
                 format!(
@@ -235,11 +313,15 @@ fn exit(name: &str, what: &str, test: u64) -> Test {
     Test::new(format!("exit-{name}"), what, COST, test)
 }
 
-/// KVM grows and shrinks the time for which a vCPU polls, up to the limit.
-const HALT_POLLS: [(&str, &str, Option<u32>); 2] = [
-    ("poll-off", "halt polling off", Some(0)),
-    ("poll-adaptive", "halt polling as the host is set", None),
+/// 200 µs is KVM's default limit (KVM_HALT_POLL_NS_DEFAULT, arch/x86/include/asm/kvm_host.h).
+const HALT_POLLS: [(&str, &str, Poll); 3] = [
+    ("poll-off", "halt polling off", Poll::Off),
+    ("poll-fixed", "halt polling for 200 µs", Poll::Fixed(200_000)),
+    ("poll-adaptive", "halt polling as the host is set", Poll::Adaptive),
 ];
+
+/// The halts before those that count: short, so that KVM begins to poll.
+const FIRST_HALTS_NS: u64 = 10_000;
 
 fn ipis() -> Vec<Test> {
     let ipi = |name: &str, what: &str, mode, state, n: u64, vcpus| {
@@ -249,11 +331,30 @@ fn ipis() -> Vec<Test> {
     };
     let two = Vcpus::Exactly(2);
     let xapic = |test: Test| Test { x2apic: false, ..test };
-    vec![
+    let to_some = [2, 4, 8].map(|n| {
+        let what = format!("to {n} others, one ICR write each");
+        let vcpus = Vcpus::Exactly(n + 1);
+        ipi(&format!("multicast-{n}"), &what, IPI_MULTICAST, WAIT_SPIN, n.into(), vcpus)
+            .curve("multicast: over the number of targets", n.into())
+    });
+    let mut all = vec![
         ipi("self", "to itself, x2APIC", IPI_SELF, WAIT_SPIN, 1, Vcpus::Exactly(1)),
         ipi("unicast", "to one running vCPU, x2APIC ICR", IPI_UNICAST, WAIT_SPIN, 1, two),
         xapic(ipi("unicast-xapic", "the same, xAPIC MMIO", IPI_UNICAST, WAIT_SPIN, 1, two)),
         ipi("unicast-halted", "to one halted vCPU, x2APIC", IPI_UNICAST, WAIT_HALT, 1, two),
+        Test {
+            rival: true,
+            // Each waits for two slices of the host's scheduler.
+            most_samples: 100,
+            ..ipi(
+                "unicast-preempted",
+                "to one vCPU that a thread of the host has preempted",
+                IPI_UNICAST,
+                WAIT_PREEMPTED,
+                1,
+                two,
+            )
+        },
         ipi("logical", "to one running vCPU, logical destination", IPI_LOGICAL, WAIT_SPIN, 1, two),
         ipi(
             "multicast",
@@ -264,7 +365,9 @@ fn ipis() -> Vec<Test> {
             ALL,
         ),
         ipi("broadcast", "to all others, one ICR write", IPI_BROADCAST, WAIT_SPIN, ALL_OTHERS, ALL),
-    ]
+    ];
+    all.extend(to_some);
+    all
 }
 
 const ALL: Vcpus = Vcpus::Wanted(2);
@@ -281,6 +384,12 @@ fn throughput() -> Vec<Test> {
             .vcpus(ALL)
     };
     vec![
+        Test::new(
+            "pause",
+            "PAUSE over and over: how many, and how often KVM ends it (PLE)",
+            Gives::Rate("PAUSEs/s"),
+            TEST_PAUSES,
+        ),
         barrier("barrier", "compute 100 µs at 3 GHz, then spin at a barrier, no PAUSE", 0),
         barrier("barrier-pause", "the same, PAUSE every 2,000th time around", SPINS_PER_PAUSE),
         lock("test-and-set", "a test-and-set lock, held a quarter of the time", LOCK_TEST_AND_SET),

@@ -41,9 +41,25 @@ pub fn plot(reports: &[(String, Report)], directory: &Path) -> Result<Vec<PathBu
         Ok(())
     };
     let Some((_, first)) = reports.first() else { return Ok(files) };
-    let mut curves: BTreeMap<&str, Vec<Curve>> = BTreeMap::new();
+    let mut curves: BTreeMap<String, Vec<Curve>> = BTreeMap::new();
+    let mut point = |on: &Option<(String, f64)>, label: String, y: f64| {
+        let Some((curve, x)) = on else { return };
+        let curves = curves.entry(curve.clone()).or_default();
+        match curves.iter_mut().find(|known| known.label == label) {
+            Some(known) => known.points.push((*x, y)),
+            None => curves.push(Curve { label, points: vec![(*x, y)] }),
+        }
+    };
     for (place, measured) in first.measured.iter().enumerate() {
-        let Gives::Latencies(series) = measured.test.gives else { continue };
+        let Gives::Latencies(series) = measured.test.gives else {
+            for (who, report) in reports {
+                let Some(measured) = report.measured.get(place) else { continue };
+                if let Some(total) = measured.total() {
+                    point(&measured.test.on_curve, label(who, "in a second".into()), total);
+                }
+            }
+            continue;
+        };
         let mut lines = Vec::new();
         for (which, name) in series.iter().enumerate() {
             for (who, report) in reports {
@@ -52,15 +68,8 @@ pub fn plot(reports: &[(String, Report)], directory: &Path) -> Result<Vec<PathBu
                 if all.is_empty() {
                     continue;
                 }
-                if let Some((curve, x)) = measured.test.on_curve {
-                    let label = label(who, measured.test.curve_label(name));
-                    let curves = curves.entry(curve).or_default();
-                    let y = all.value_at_quantile(0.5) as f64;
-                    match curves.iter_mut().find(|known| known.label == label) {
-                        Some(known) => known.points.push((x, y)),
-                        None => curves.push(Curve { label, points: vec![(x, y)] }),
-                    }
-                }
+                let label_there = label(who, measured.test.curve_label(name));
+                point(&measured.test.on_curve, label_there, all.value_at_quantile(0.5) as f64);
                 lines.push((label(who, name.to_string()), all));
             }
         }
@@ -210,7 +219,8 @@ fn curve(title: &str, curves: &[Curve]) -> Result<String> {
         (low, all().map(of).fold(low, f64::max))
     };
     let ((x_low, x_high), (_, y_high)) = (range(|at| at.0), range(|at| at.1));
-    let is_time = !title.contains("slots");
+    let counts = ["slots", "vCPUs", "targets"].iter().any(|what| title.contains(what));
+    let is_rate = curves.iter().any(|curve| curve.label.ends_with("in a second"));
     draw(&format!("{title}, median"), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(14)
@@ -220,8 +230,8 @@ fn curve(title: &str, curves: &[Curve]) -> Result<String> {
             .map_err(wrong)?;
         chart
             .configure_mesh()
-            .x_label_formatter(&|x| if is_time { time(x) } else { short(*x) })
-            .y_label_formatter(&time)
+            .x_label_formatter(&|x| if counts { short(*x) } else { time(x) })
+            .y_label_formatter(&|y| if is_rate { short(*y) } else { time(y) })
             .light_line_style(TRANSPARENT)
             .draw()
             .map_err(wrong)?;

@@ -2,8 +2,10 @@
 //! What was measured: kept, shown as a table, saved as JSON and CSV.
 
 use std::fmt::Write;
+use std::iter;
 use std::time::Duration;
 
+use baton_testbed::plan;
 use baton_testbed::stats::{Ratio, jain, median, paired_ratio, range};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 use crate::figures::{Distribution, histogram};
 use crate::host;
 use crate::measurements::{Gives, Test};
-use crate::run::{Options, Rate};
+use crate::run::{Options, Rate, WEIGHT_DEFAULT};
 
 /// Runs that differ by more than this from their median are said to.
 const UNSTEADY: f64 = 0.1;
@@ -56,6 +58,7 @@ pub struct Measured {
 #[derive(Clone)]
 struct Rates {
     per_vm: Vec<f64>,
+    exits: Option<f64>,
     ideal: Option<f64>,
 }
 
@@ -88,7 +91,7 @@ impl Measured {
 
     pub(crate) fn add_rates(&mut self, repetition: u32, rate: Rate, ideal: Option<f64>) {
         self.repetitions.push(repetition);
-        self.rates.push(Rates { per_vm: rate.per_vm, ideal });
+        self.rates.push(Rates { per_vm: rate.per_vm, exits: rate.exits, ideal });
         self.calibration_ns.push(rate.calibration_ns);
         self.preempted += rate.preempted;
     }
@@ -123,6 +126,11 @@ impl Measured {
         Some((median(&shares)?, low, high))
     }
 
+    /// The median of the runs.
+    pub(crate) fn total(&self) -> Option<f64> {
+        median(&self.totals())
+    }
+
     fn totals(&self) -> Vec<f64> {
         self.rates.iter().map(|run| run.per_vm.iter().sum()).collect()
     }
@@ -136,8 +144,19 @@ impl Measured {
         median(&shares)
     }
 
-    fn jain(&self) -> Option<f64> {
-        median(&self.rates.iter().filter_map(|run| jain(&run.per_vm)).collect::<Vec<_>>())
+    /// Of what the VMs reach for each unit of their weights; without any, all are equal.
+    fn jain(&self, weights: &[u32]) -> Option<f64> {
+        let fair = |run: &Rates| {
+            let weights = weights.iter().chain(iter::repeat(&WEIGHT_DEFAULT));
+            let rates = run.per_vm.iter().zip(weights);
+            jain(&rates.map(|(rate, weight)| rate / f64::from(*weight)).collect::<Vec<_>>())
+        };
+        median(&self.rates.iter().filter_map(fair).collect::<Vec<_>>())
+    }
+
+    /// A second, of all vCPUs.
+    fn exits(&self) -> Option<f64> {
+        median(&self.rates.iter().filter_map(|run| run.exits).collect::<Vec<_>>())
     }
 
     /// For each series a name, and a figure for each run: the median of its latencies, or the total.
@@ -163,6 +182,10 @@ impl Measured {
         }
         if self.preempted > 0 && !self.latencies.is_empty() {
             remarks.push(format!("preempted {}×", self.preempted));
+        }
+        if let Some(exits) = self.exits().filter(|_| self.test.name == "pause") {
+            let pauses = median(&self.totals()).map(|total| total / exits);
+            remarks.push(format!("{} PAUSEs an exit", number(pauses)));
         }
         if !self.errors.is_empty() {
             remarks.push(format!("{} failed", self.errors.len()));
@@ -195,13 +218,23 @@ impl Report {
         self.measured.iter().all(|measured| measured.runs() == 0)
     }
 
+    /// What the VMs did together, of the first throughput here.
+    pub fn measured(&self) -> Option<plan::Measured> {
+        let measured = self.measured.iter().find(|measured| measured.is_rate())?;
+        let Gives::Rate(unit) = measured.test.gives else { return None };
+        let seconds = self.options.time.as_secs_f64();
+        let rate = measured.total()?;
+        Some(plan::Measured { rate, unit: unit.into(), ops: (rate * seconds) as u64, seconds })
+    }
+
     /// For people.
     pub fn table(&self) -> String {
         let mut out = String::new();
         let head = |names: [&str; 9]| vec![names.map(String::from).to_vec()];
         let mut latencies =
             head(["latency, ns", "median", "±", "p99", "p99.9", "max", "rel.", "runs", ""]);
-        let mut rates = head(["throughput", "total", "±", "of ideal", "Jain", "", "", "runs", ""]);
+        let mut rates =
+            head(["throughput", "total", "±", "of ideal", "Jain", "exits/s", "", "runs", ""]);
         for measured in self.measured.iter().filter(|measured| measured.runs() > 0) {
             let runs = measured.runs().to_string();
             let calibration = median(&measured.calibration_ns);
@@ -220,7 +253,7 @@ impl Report {
                             number(Some(all.max)),
                             number(relative),
                             runs.clone(),
-                            measured.remarks(&medians),
+                            self.remarks(measured, &medians),
                         ]);
                     }
                 }
@@ -232,10 +265,10 @@ impl Report {
                         percent(half_range(&totals)),
                         percent(measured.of_ideal()),
                         measured
-                            .jain()
+                            .jain(&self.options.weights)
                             .filter(|_| self.options.vms > 1)
                             .map_or("–".into(), |jain| format!("{jain:.3}")),
-                        String::new(),
+                        number(measured.exits()),
                         String::new(),
                         runs,
                         measured.remarks(&totals),
@@ -271,6 +304,23 @@ impl Report {
         out
     }
 
+    fn remarks(&self, measured: &Measured, medians: &[f64]) -> String {
+        let remarks = [measured.remarks(medians), self.of_reference(measured)];
+        remarks.into_iter().filter(|remark| !remark.is_empty()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What a test reaches of another that shows what could be: its rate is one over its time.
+    fn of_reference(&self, measured: &Measured) -> String {
+        let middle = |measured: &Measured| median(&measured.series(0).1);
+        let reference = |name: &&str| self.measured.iter().find(|other| other.test.name == *name);
+        let share = || {
+            let name = measured.test.reference?;
+            let of = middle(reference(&name)?)? / middle(measured)?;
+            Some(format!("{} of {name}'s rate", percent(Some(of))))
+        };
+        share().unwrap_or_default()
+    }
+
     /// For programs. Latencies in ns.
     pub fn json(&self) -> Value {
         let measured: Vec<Value> = self.measured.iter().map(|m| self.json_of(m)).collect();
@@ -282,6 +332,7 @@ impl Report {
             "tsc_khz": self.tsc_khz,
             "vms": self.options.vms,
             "vcpus": self.options.vcpus,
+            "weights": self.options.weights,
             "measurements": measured,
             "skipped": skipped,
             "failures": self.failures,
@@ -315,7 +366,8 @@ impl Report {
                 json["totals"] = json!(measured.totals());
                 json["per_vm"] = json!(per_vm);
                 json["of_ideal"] = json!(measured.of_ideal());
-                json["jain"] = json!(measured.jain());
+                json["jain"] = json!(measured.jain(&self.options.weights));
+                json["exits_per_s"] = json!(measured.exits());
             }
         }
         json
@@ -442,7 +494,8 @@ mod tests {
     fn report() -> Report {
         let options = Options {
             vms: 2,
-            vcpus: 2,
+            vcpus: vec![2],
+            weights: Vec::new(),
             pin: false,
             samples: 100,
             time: Duration::from_secs(1),
@@ -457,7 +510,8 @@ mod tests {
             cost.add_latencies(repetition, vec![histogram], 1.0, 1);
         }
         let mut barrier = Measured::new(&tests[1]);
-        let rate = Rate { per_vm: vec![40.0, 60.0], calibration_ns: 1.0, preempted: 7 };
+        let rate =
+            Rate { per_vm: vec![40.0, 60.0], exits: None, calibration_ns: 1.0, preempted: 7 };
         barrier.add_rates(0, rate, Some(200.0));
         report.measured = vec![cost, barrier];
         report.skipped.push(("timer-x".into(), "no timer".into()));

@@ -6,16 +6,18 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use baton_testbed::stats::median;
 use hdrhistogram::Histogram;
 use kvm_ioctls::Kvm;
 
+use crate::cgroups::Cgroups;
 use crate::figures::histogram;
-use crate::host;
+use crate::host::{self, Rival};
 use crate::layout::*;
-use crate::measurements::{ALL_OTHERS, Args, Gives, Test, Vcpus};
+use crate::measurements::{ALL_OTHERS, Args, Gives, Poll, Test, Vcpus};
 use crate::path::Trace;
+use crate::polling::FixedPolling;
 use crate::report::{Measured, Report};
 use crate::vcpu::Running;
 use crate::vm::{Spec, Vm};
@@ -25,8 +27,10 @@ use crate::vm::{Spec, Vm};
 pub struct Options {
     /// VMs at once. Of tests of latency the first one measures, the others compute.
     pub vms: u32,
-    /// Of each VM, where the test leaves a choice.
-    pub vcpus: u32,
+    /// Of each VM, where the test leaves a choice: one after the other.
+    pub vcpus: Vec<u32>,
+    /// `cpu.weight` of each VM's cgroup; empty: no cgroups. Where the list ends, 100.
+    pub weights: Vec<u32>,
     /// vCPU i of every VM runs on CPU i alone, counted round.
     pub pin: bool,
     /// Latencies of one run.
@@ -40,6 +44,9 @@ pub struct Options {
 /// IPIs of a run that is traced.
 const TRACED: u64 = 8;
 
+/// What a cgroup weighs if nobody says (Documentation/admin-guide/cgroup-v2.rst).
+pub(crate) const WEIGHT_DEFAULT: u32 = 100;
+
 /// How long a VM's vCPUs may take to come up, all of them.
 const UP: Duration = Duration::from_secs(30);
 
@@ -49,6 +56,7 @@ pub struct Bench {
     tests: Vec<Test>,
     options: Options,
     tsc_khz: u64,
+    cgroups: Option<Cgroups>,
 }
 
 impl Bench {
@@ -58,13 +66,22 @@ impl Bench {
     pub fn new(tests: Vec<Test>, options: Options) -> Result<Self> {
         let kvm = host::open_kvm()?;
         let most = kvm.get_max_vcpus();
-        if options.vcpus as usize > most {
-            bail!("this KVM takes at most {most} vCPUs a VM, not {}", options.vcpus);
+        if let Some(vcpus) = options.vcpus.iter().find(|vcpus| **vcpus as usize > most) {
+            bail!("this KVM takes at most {most} vCPUs a VM, not {vcpus}");
         }
         let tsc_khz = tsc_khz(&kvm)?;
         host::catch_interrupt();
         host::raise_file_limit();
-        Ok(Bench { kvm, tests, options, tsc_khz })
+        let tests = match &options.vcpus[..] {
+            [_] => tests,
+            sizes => tests.iter().flat_map(|test| test.scaled(sizes)).collect(),
+        };
+        let mut weights = options.weights.clone();
+        if !weights.is_empty() {
+            weights.resize(options.vms as usize, WEIGHT_DEFAULT);
+        }
+        let cgroups = (!weights.is_empty()).then(|| Cgroups::new(&weights)).transpose()?;
+        Ok(Bench { kvm, tests, options, tsc_khz, cgroups })
     }
 
     /// Without figures; with what cannot be measured here, and why.
@@ -91,7 +108,7 @@ impl Bench {
         }
         let trace = Trace::start()?;
         let spec = Spec { samples: TRACED, ..self.spec(test) };
-        self.start(spec, None).ok()?.wait(Instant::now() + self.options.deadline).ok()?;
+        self.start(0, spec, None, false).ok()?.wait(Instant::now() + self.options.deadline).ok()?;
         trace.path()
     }
 
@@ -135,15 +152,18 @@ impl Bench {
     fn spec(&self, test: &Test) -> Spec {
         let vcpus = match test.vcpus {
             Vcpus::Exactly(n) => n,
-            Vcpus::Wanted(least) => self.options.vcpus.max(least),
+            Vcpus::Wanted(least) => self.options.vcpus[0].max(least),
         };
         let mut args = match test.args {
-            Args::Plain(args) => args,
+            Args::Plain(args) | Args::Times(_, args) => args,
             Args::Time(place, mut args) => {
                 args[place] = args[place] * self.tsc_khz / 1_000_000;
                 args
             }
         };
+        if let Args::Times(first, _) = test.args {
+            args[..first].iter_mut().for_each(|arg| *arg = *arg * self.tsc_khz / 1_000_000);
+        }
         if test.test == TEST_IPI && args[2] == ALL_OTHERS {
             args[2] = u64::from(vcpus) - 1;
         }
@@ -153,8 +173,13 @@ impl Bench {
             args,
             samples: self.options.samples.min(test.most_samples),
             x2apic: test.x2apic,
-            halt_poll_ns: test.halt_poll_ns,
+            halt_poll_ns: match test.poll {
+                Poll::Off => Some(0),
+                Poll::Fixed(ns) => Some(ns),
+                Poll::Adaptive => None,
+            },
             more_slots: test.more_slots,
+            log_dirty: test.log_dirty,
             touches: test.touches,
         }
     }
@@ -162,7 +187,7 @@ impl Bench {
     /// A VM that takes CPU time from the others: vCPUs that compute, and wait for nobody.
     fn load(&self) -> Spec {
         Spec {
-            vcpus: self.options.vcpus,
+            vcpus: self.options.vcpus[0],
             test: TEST_LOCK,
             // Nobody holds the lock for long: 10 ms at 3 GHz are spent outside of it.
             args: [LOCK_TEST_AND_SET, 0, 7_500_000, 0],
@@ -170,20 +195,41 @@ impl Bench {
             x2apic: true,
             halt_poll_ns: None,
             more_slots: 0,
+            log_dirty: false,
             touches: false,
         }
     }
 
-    fn start(&self, spec: Spec, io_time: Option<Duration>) -> Result<Running> {
+    /// The VM with this number.
+    fn start(&self, vm: u32, spec: Spec, io: Option<Duration>, pin: bool) -> Result<Running> {
+        if let Some(cgroups) = &self.cgroups {
+            cgroups.enter(vm as usize)?;
+        }
         let (vm, vcpus) = Vm::new(&self.kvm, spec)?;
-        Running::start(vm, vcpus, io_time, self.options.pin)
+        Running::start(vm, vcpus, io, pin)
     }
 
     fn latencies(&self, series: usize, repetition: u32, measured: &mut Measured) -> Result<()> {
-        let others = (1..self.options.vms).map(|_| self.start(self.load(), None));
+        let test = &measured.test;
+        let pin = self.options.pin;
+        let others = (1..self.options.vms).map(|vm| self.start(vm, self.load(), None, pin));
         let others = others.collect::<Result<Vec<_>>>()?;
-        let running = self.start(self.spec(&measured.test), measured.test.io_time)?;
-        let result = running.wait(Instant::now() + self.options.deadline);
+        let _fixed = match test.poll {
+            Poll::Fixed(ns) => Some(FixedPolling::set(ns)?),
+            _ => None,
+        };
+        let _rival = test.rival.then(|| Rival::start(1)).transpose()?;
+        let running = self.start(0, self.spec(test), test.io_time, pin || test.rival)?;
+        let deadline = Instant::now() + self.options.deadline;
+        if test.log_dirty {
+            let (passes, result) = self.dirty_passes(&running, deadline);
+            let calibration_ns = self.calibration_ns(&running.vm)?;
+            if !passes.is_empty() {
+                measured.add_latencies(repetition, vec![passes], calibration_ns, running.end());
+            }
+            return result;
+        }
+        let result = running.wait(deadline);
         let vm = running.vm.clone();
         let preempted = running.end();
         drop(others);
@@ -203,6 +249,37 @@ impl Bench {
             measured.add_latencies(repetition, histograms, self.calibration_ns(&vm)?, preempted);
         }
         result
+    }
+
+    /// How long each pass over the logs of written pages takes; before each, all are written.
+    fn dirty_passes(&self, running: &Running, deadline: Instant) -> (Histogram<u64>, Result<()>) {
+        let mut passes = histogram();
+        let mut pass = || -> Result<()> {
+            let rounds = || running.vm.area(0).ops.load(SeqCst);
+            let before = rounds();
+            // The first to end may have begun before the last pass.
+            while rounds() < before + 2 {
+                if let Some(why) = running.failure() {
+                    bail!(why);
+                }
+                if host::interrupted() {
+                    bail!("interrupted");
+                }
+                if Instant::now() > deadline {
+                    bail!("the guest hangs: no result before the deadline");
+                }
+                thread::sleep(Duration::from_micros(100));
+            }
+            let start = Instant::now();
+            let pages = running.vm.dirty_pages()?;
+            let ns = start.elapsed().as_nanos() as u64;
+            let all = u64::from(running.vm.spec.more_slots);
+            ensure!(pages == all, "KVM logged {pages} of {all} written pages");
+            passes.saturating_record(ns);
+            Ok(())
+        };
+        let result = (0..running.vm.spec.samples).try_for_each(|_| pass());
+        (passes, result)
     }
 
     /// One multiply-add of the payload, ns; NaN if there was no time for any.
@@ -228,7 +305,8 @@ impl Bench {
 
     fn rate(&self, spec: &Spec, vms: u32) -> Result<Rate> {
         let time = self.options.time;
-        let running = (0..vms).map(|_| self.start(spec.clone(), None));
+        let pin = self.options.pin;
+        let running = (0..vms).map(|vm| self.start(vm, spec.clone(), None, pin));
         let running = running.collect::<Result<Vec<Running>>>()?;
         let failed = || running.iter().find_map(Running::failure);
         let up = |vm: &Vm| vm.params().up.load(SeqCst) >= vm.spec.vcpus.into();
@@ -244,6 +322,8 @@ impl Bench {
         }
         // Until caches, and the scheduler's opinions, have settled.
         thread::sleep(time / 10);
+        let exits = || running.iter().map(Running::exits).sum::<Option<u64>>();
+        let exits_before = exits();
         let before: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
         let start = Instant::now();
         while start.elapsed() < time && !host::interrupted() {
@@ -251,6 +331,7 @@ impl Bench {
         }
         let seconds = start.elapsed().as_secs_f64();
         let after: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
+        let exits = exits().zip(exits_before).map(|(now, before)| (now - before) as f64 / seconds);
         if let Some(why) = failed() {
             bail!(why);
         }
@@ -261,7 +342,7 @@ impl Bench {
         if per_vm.contains(&0.0) {
             bail!("a VM did nothing in {seconds:.1} s");
         }
-        Ok(Rate { per_vm, calibration_ns, preempted })
+        Ok(Rate { per_vm, exits, calibration_ns, preempted })
     }
 }
 
@@ -276,6 +357,8 @@ fn done(vm: &Vm) -> f64 {
 pub(crate) struct Rate {
     /// Rounds, or turns of all vCPUs, a second.
     pub(crate) per_vm: Vec<f64>,
+    /// A second, of all vCPUs; `None` if KVM does not tell.
+    pub(crate) exits: Option<f64>,
     pub(crate) calibration_ns: f64,
     pub(crate) preempted: u64,
 }

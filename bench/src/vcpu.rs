@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
+use crate::exits::Exits;
 use crate::host;
 use crate::layout::*;
 use crate::vm::Vm;
@@ -28,6 +29,8 @@ enum End {
 pub struct Running {
     pub vm: Arc<Vm>,
     threads: Vec<JoinHandle<u64>>,
+    /// `None` if KVM does not tell.
+    exits: Option<Vec<Exits>>,
     enough: Arc<AtomicBool>,
     ends: Receiver<End>,
 }
@@ -38,7 +41,8 @@ impl Running {
         host::prepare_kick();
         let (vm, enough) = (Arc::new(vm), Arc::new(AtomicBool::new(false)));
         let (sender, ends) = channel();
-        let mut running = Running { vm: vm.clone(), threads: Vec::new(), enough, ends };
+        let exits = vcpus.iter().map(Exits::of).collect();
+        let mut running = Running { vm: vm.clone(), threads: Vec::new(), exits, enough, ends };
         for (index, vcpu) in (0..).zip(vcpus) {
             let (vm, enough, sender) = (vm.clone(), running.enough.clone(), sender.clone());
             let run = move || {
@@ -80,6 +84,11 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => bail!("all vCPUs have ended"),
             }
         }
+    }
+
+    /// How often its vCPUs have left the guest so far; `None` if KVM does not tell.
+    pub fn exits(&self) -> Option<u64> {
+        self.exits.as_ref()?.iter().map(Exits::count).sum()
     }
 
     /// The guest's failure, if there was one.

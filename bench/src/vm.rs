@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result, bail, ensure};
 use kvm_bindings::{
-    CpuId, KVM_CAP_HALT_POLL, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_MP_STATE_RUNNABLE,
-    kvm_enable_cap, kvm_mp_state, kvm_msi, kvm_regs, kvm_segment, kvm_userspace_memory_region,
+    CpuId, KVM_CAP_HALT_POLL, KVM_CAP_X2APIC_API, KVM_MAX_CPUID_ENTRIES, KVM_MEM_LOG_DIRTY_PAGES,
+    KVM_MP_STATE_RUNNABLE, kvm_enable_cap, kvm_mp_state, kvm_msi, kvm_regs, kvm_segment,
+    kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Cap, IoEventAddress, Kvm, NoDatamatch, VcpuFd, VmFd};
 use linux_loader::loader::{Elf, KernelLoader};
@@ -37,6 +38,8 @@ pub struct Spec {
     pub halt_poll_ns: Option<u32>,
     /// Memory slots beside the one with the payload.
     pub more_slots: u32,
+    /// KVM notes which pages of those slots are written.
+    pub log_dirty: bool,
     /// A slot of its own with a page for each sample; the first argument of the test is where.
     pub touches: bool,
 }
@@ -56,7 +59,7 @@ impl Vm {
     /// A VM with vCPUs that are ready to run.
     ///
     /// Errors: KVM refuses something, such as so many vCPUs.
-    pub fn new(kvm: &Kvm, spec: Spec) -> Result<(Vm, Vec<VcpuFd>)> {
+    pub fn new(kvm: &Kvm, mut spec: Spec) -> Result<(Vm, Vec<VcpuFd>)> {
         let fd = kvm.create_vm().context("KVM makes no VM")?;
         fd.set_tss_address(0xfffb_d000).context("KVM_SET_TSS_ADDR")?;
         fd.create_irq_chip().context("KVM makes no in-kernel LAPIC (KVM_CREATE_IRQCHIP)")?;
@@ -79,6 +82,9 @@ impl Vm {
         // Of one page, with holes between them so that KVM cannot merge them.
         let first = size.next_multiple_of(PAGE) + PAGE;
         regions.extend((0..u64::from(spec.more_slots)).map(|i| (first + i * 2 * PAGE, PAGE)));
+        if spec.log_dirty {
+            spec.args = [first, 2 * PAGE, spec.more_slots.into(), 0];
+        }
         let touched = regions.last().map_or(0, |(at, size)| at + size).next_multiple_of(LARGE_PAGE);
         if spec.touches {
             regions.push((touched, spec.samples * PAGE));
@@ -95,7 +101,7 @@ impl Vm {
         for (slot, region) in (0..).zip(memory.iter()) {
             let region = kvm_userspace_memory_region {
                 slot,
-                flags: 0,
+                flags: if spec.log_dirty && slot > 0 { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
                 guest_phys_addr: region.start_addr().0,
                 memory_size: region.len(),
                 userspace_addr: region.as_ptr() as u64,
@@ -241,6 +247,16 @@ impl Vm {
         };
         // The guest says how many, and a guest can say anything.
         (0..(n as usize).min(MAX_SAMPLES)).map(sample).collect()
+    }
+
+    /// One pass over all slots: which pages were written since the last one? Returns how many.
+    pub fn dirty_pages(&self) -> Result<u64> {
+        let mut pages = 0;
+        for slot in 1..=self.spec.more_slots {
+            let log = self.fd.get_dirty_log(slot, PAGE as usize).context("KVM_GET_DIRTY_LOG")?;
+            pages += log.iter().map(|bits| u64::from(bits.count_ones())).sum::<u64>();
+        }
+        Ok(pages)
     }
 
     /// An interrupt for vCPU 0, as a device would send it.

@@ -73,13 +73,13 @@ fn main() -> Result<()> {
             let results = measure(slots, pattern, options.rounds)?;
             let mut cells = Vec::new();
             for (name, ns) in &results {
-                let cell = &mut json["slots"][slots.to_string()][pattern];
-                cell[*name] = json!(round(ns.median));
-                cell["spread"][*name] = json!([round(ns.low), round(ns.high)]);
+                let key = slots.to_string();
+                json["slots"][&key][pattern][*name] = json!(round(ns.median));
+                json["spread"][&key][pattern][*name] = json!([round(ns.low), round(ns.high)]);
                 let mut text = format!("{:.1}", ns.median);
                 if valgrind {
                     let instructions = instructions(name, slots, pattern)?;
-                    cell["instructions"][*name] = json!(instructions);
+                    json["instructions"][&key][pattern][*name] = json!(instructions);
                     text += &format!(" ({instructions})");
                 }
                 cells.push(text);

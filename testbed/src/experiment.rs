@@ -87,6 +87,9 @@ const BUILTIN: [(&str, &str, &[&str]); 5] = [
     ("pbzip2", "files/s", &["pbzip2"]),
 ];
 
+/// A throughput of `baton bench`, such as bench-barrier: run on the host, which makes the VMs itself.
+const BENCH: &str = "bench-";
+
 /// The testbed's own workloads, by name.
 pub fn builtin_workloads() -> Vec<&'static str> {
     BUILTIN.map(|(name, ..)| name).to_vec()
@@ -140,8 +143,10 @@ impl Experiment {
         check_name("workload", &workload.name)?;
         if workload.command.is_empty() {
             ensure!(
-                BUILTIN.iter().any(|(name, ..)| *name == workload.name),
-                "neither has a command nor is one of {}",
+                workload.bench().is_some()
+                    || BUILTIN.iter().any(|(name, ..)| *name == workload.name),
+                "neither has a command nor is one of {}, nor {BENCH} and a throughput of 'baton bench \
+                 list'",
                 builtin_workloads().join(", ")
             );
             ensure!(workload.unit.is_none(), "unit is for workloads with a command");
@@ -153,6 +158,10 @@ impl Experiment {
             );
             return Ok(());
         }
+        if workload.bench().is_some() {
+            ensure!(workload.active_vms.is_none(), "all VMs of a bench are active");
+            return in_range("vms", workload.vms.unwrap_or(self.vms), 1, 16);
+        }
         let (vms, active) = self.guests(workload);
         in_range("vms", vms, 1, 16)?;
         in_range("active_vms", active, 1, vms)
@@ -160,7 +169,7 @@ impl Experiment {
 
     /// Guests that are up, and that work, for a workload; none for one on the host.
     pub fn guests(&self, workload: &Workload) -> (u32, u32) {
-        if workload.host {
+        if workload.host || workload.bench().is_some() {
             return (0, 0);
         }
         let vms = workload.vms.unwrap_or(self.vms);
@@ -210,7 +219,7 @@ impl Experiment {
             id: 0,
             repetition,
             row,
-            workload: workload.resolve(self.seconds),
+            workload: self.resolve(workload),
             scheduler,
             vms,
             active,
@@ -229,6 +238,21 @@ impl Experiment {
         let turn = repetition as usize % neighbours.len();
         neighbours.rotate_left(turn);
         runs.append(&mut neighbours);
+    }
+
+    fn resolve(&self, workload: &Workload) -> plan::Workload {
+        let Some(test) = workload.bench() else { return workload.resolve(self.seconds) };
+        let vms = workload.vms.unwrap_or(self.vms);
+        let line = format!(
+            "baton bench {test} --measured --repetitions 1 --seconds {} --vms {vms} --vcpus {}",
+            self.seconds, self.vcpus_per_vm
+        );
+        plan::Workload {
+            name: workload.name.clone(),
+            // What one of them is the bench knows.
+            unit: "per s".into(),
+            argv: line.split(' ').map(String::from).collect(),
+        }
     }
 
     /// The plan for some of the runs.
@@ -287,6 +311,11 @@ impl Workload {
         }
     }
 
+    /// Which throughput of the bench it is.
+    fn bench(&self) -> Option<&str> {
+        self.name.strip_prefix(BENCH).filter(|_| self.command.is_empty())
+    }
+
     fn resolve(&self, seconds: f64) -> plan::Workload {
         let head = ["baton-agent", "work", "--seconds", &seconds.to_string()].map(String::from);
         let own = BUILTIN.iter().find(|(name, ..)| self.command.is_empty() && *name == self.name);
@@ -341,6 +370,9 @@ mod tests {
         active_vms = 1
         [[workload]]
         name = "hackbench"
+        [[workload]]
+        name = "bench-lock-ticket"
+        vms = 4
     "#;
 
     fn refusal(from: &str, to: &str) -> String {
@@ -354,6 +386,10 @@ mod tests {
         assert_eq!(barrier.workload.argv, ["baton-agent", "work", "--seconds", "5", "barrier"]);
         let sleep = runs.iter().find(|run| run.row == 1).unwrap();
         assert_eq!(sleep.workload.argv[4..], ["repeat", "--unit", "naps/s", "--", "sleep", "1"]);
+        let ticket = runs.iter().find(|run| run.row == 4).unwrap();
+        assert_eq!((ticket.vms, ticket.active.len()), (0, 0), "it makes its VMs itself");
+        let line = ticket.workload.argv.join(" ");
+        assert!(line.starts_with("baton bench lock-ticket ") && line.contains("--vms 4"), "{line}");
         let mine = runs.iter().find(|run| run.scheduler.name == "mine").unwrap();
         assert_eq!(mine.scheduler.command, ["scx_mine", "-v"]);
         assert!(runs.iter().any(|run| run.scheduler.is_kernel()));
@@ -364,7 +400,7 @@ mod tests {
         let experiment = Experiment::parse(GOOD).unwrap();
         let runs = experiment.runs();
         // Two rows with several active guests have an alone run beside the three schedulers.
-        assert_eq!(runs.len(), 3 * (2 * 4 + 2 * 3));
+        assert_eq!(runs.len(), 3 * (2 * 4 + 3 * 3));
         assert!(runs.iter().zip(0..).all(|(run, id)| run.id == id));
         let key = |run: &Run| (run.vms, run.repetition, run.row);
         let mut keys: Vec<_> = runs.iter().map(key).collect();
