@@ -13,7 +13,8 @@ TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 RUSTFMT = rustfmt --edition 2024
 GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
-C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c)
+C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
+	sim/shim/include/*/*.h sim/examples/*.bpf.c)
 
 .PHONY: all setup build demo test test-kernels lint fmt unit-test host-test bench-memslots clean
 all: build

@@ -69,6 +69,7 @@ enum baton_stat {
 	STAT_MISSED_FOREIGN, /* target is not a vCPU of the same VM */
 	STAT_MISSED_RUNNING, /* target runs already */
 	STAT_MISSED_ASLEEP, /* target waits in no queue of ours */
+	STAT_MISSED_SPENT, /* the slice to donate was used up by yields before */
 	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
 	STAT_PLAIN_YIELDS, /* sched_yield(2) */
 	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */

@@ -43,21 +43,14 @@ void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
 	pick_next(cpu, prev);
 }
 
-void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
+/*
+ * @p runs on @c from now on, for its VM or as a host task. A thread can become a vCPU, or one
+ * of another VM, while it runs.
+ */
+static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c)
 {
-	struct task_ctx *t = task_ctx(p), *spinner_t;
-	s32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct task_struct *spinner;
-	struct vm_ctx *vm;
+	struct vm_ctx *vm = vm_of(t);
 
-	if (!t)
-		return;
-	leave_queue(t);
-	c->kicked = 0;
-	c->claimed_by = NO_VM;
-	c->since = t->run_at = scx_bpf_now();
-	vm = vm_of(t);
 	/* Not only where tasks queue: on an idle pCPU they never do. */
 	refresh_weight(p, t, vm);
 	if (!vm) {
@@ -75,6 +68,33 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		vm->turn_ganged = 1;
 		stat_add(STAT_GANGS, 1);
 	}
+}
+
+static void runs_no_more(struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_slot(t->run_vm);
+
+	if (vm)
+		__sync_fetch_and_sub(&vm->nr_running, 1);
+	t->run_vm = NO_VM;
+}
+
+void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
+{
+	struct task_ctx *t = task_ctx(p), *spinner_t;
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_struct *spinner;
+
+	if (!t)
+		return;
+	leave_queue(t);
+	c->kicked = 0;
+	c->claimed_by = NO_VM;
+	c->since = t->run_at = scx_bpf_now();
+	if (!t->boosted)
+		c->donates_until = c->since + p->scx.slice;
+	runs_for(p, t, c);
 	if (t->waiter) {
 		spinner = bpf_task_from_pid(t->waiter);
 		t->waiter = 0;
@@ -97,6 +117,10 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(t, now);
+	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
+		runs_no_more(t);
+		runs_for(p, t, c);
+	}
 	if (!t->run_vm || t->boosted)
 		return;
 	claimed_by = overdue(c, now);
@@ -110,15 +134,11 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 {
 	struct task_ctx *t = task_ctx(p);
 	s32 cpu = scx_bpf_task_cpu(p);
-	struct vm_ctx *vm;
 
 	if (!t)
 		return;
 	charge(t, scx_bpf_now());
-	vm = vm_slot(t->run_vm);
-	if (vm)
-		__sync_fetch_and_sub(&vm->nr_running, 1);
-	t->run_vm = NO_VM;
+	runs_no_more(t);
 	t->boosted = 0;
 	t->last_cpu = cpu;
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
@@ -133,6 +153,7 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	struct task_ctx *from_t = task_ctx(from), *to_t;
 	s32 cpu = bpf_get_smp_processor_id();
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 now = scx_bpf_now(), slice;
 
 	if (!to) {
 		stat_add(STAT_PLAIN_YIELDS, 1);
@@ -153,6 +174,12 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 		stat_add(STAT_MISSED_ASLEEP, 1);
 		return false;
 	}
+	slice = donated_slice(from->scx.slice, now, c->donates_until);
+	scx_bpf_task_set_slice(from, 0);
+	if (!slice) {
+		stat_add(STAT_MISSED_SPENT, 1);
+		return true;
+	}
 	/* Not allowed here: where it ran last, at the cost of what runs there. */
 	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
 		cpu = scx_bpf_task_cpu(to);
@@ -160,12 +187,11 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 		preempt(cpu, NO_VM);
 	}
 	c->boost_vm = to_t->vm;
-	c->boost_slice = donated_slice(from->scx.slice);
+	c->boost_slice = slice;
 	c->boost_pid = to->pid;
 	to_t->waiter = from->pid;
 	from_t->wait_for = to->pid;
-	from_t->kept_until = scx_bpf_now() + KEEP_OUT_NS;
-	scx_bpf_task_set_slice(from, 0);
+	from_t->kept_until = now + KEEP_OUT_NS;
 	return true;
 }
 

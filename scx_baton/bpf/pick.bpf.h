@@ -322,7 +322,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		if (!try && choice)
 			raise_vnow(vm->vtime);
 		if (goes_on) {
-			scx_bpf_task_set_slice(prev, vm_turn_end(vm, now) - now);
+			c->donates_until = vm_turn_end(vm, now);
+			scx_bpf_task_set_slice(prev, c->donates_until - now);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);
 		}
 		return;

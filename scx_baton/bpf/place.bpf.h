@@ -15,6 +15,7 @@ struct cpu_ctx {
 	u64 since; /* ns; start of what runs */
 	u64 host_vtime; /* of the host task that runs */
 	u64 boost_slice; /* ns left of the spinner's slice */
+	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */

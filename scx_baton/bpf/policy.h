@@ -234,9 +234,15 @@ static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime, u64 ra
 	return ran >= MIN_RUN_NS && vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
 }
 
-/* The part of @from's slice that goes with a directed yield. */
-static inline u64 donated_slice(u64 left)
+/*
+ * The part of a spinner's slice, @left, that goes with a directed yield. Yields can follow each
+ * other on a pCPU, spinner after spinner: they share the slice of the one that was picked,
+ * which ended at @until. 0: it is used up, somebody else is next.
+ */
+static inline u64 donated_slice(u64 left, u64 now, u64 until)
 {
+	if (!vtime_before(now, until))
+		return 0;
 	return left < BOOST_MIN_NS ? BOOST_MIN_NS : left;
 }
 

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub missed_running: u64,
     #[stat(desc = "Directed yields missed: the vCPU was asleep, or not preempted by us")]
     pub missed_asleep: u64,
+    #[stat(desc = "Directed yields missed: the slice to donate was used up by others before")]
+    pub missed_spent: u64,
     #[stat(desc = "Directed yields missed: gone when the pCPU came to take it")]
     pub missed_raced: u64,
     #[stat(desc = "Directed yields missed: not a vCPU of the same VM")]
@@ -62,6 +64,7 @@ impl Metrics {
             obeyed: count(baton_stat_STAT_OBEYED),
             missed_running: count(baton_stat_STAT_MISSED_RUNNING),
             missed_asleep: count(baton_stat_STAT_MISSED_ASLEEP),
+            missed_spent: count(baton_stat_STAT_MISSED_SPENT),
             missed_raced: count(baton_stat_STAT_MISSED_RACED),
             missed_foreign: count(baton_stat_STAT_MISSED_FOREIGN),
             plain_yields: count(baton_stat_STAT_PLAIN_YIELDS),
@@ -84,6 +87,7 @@ impl Metrics {
             obeyed: self.obeyed - before.obeyed,
             missed_running: self.missed_running - before.missed_running,
             missed_asleep: self.missed_asleep - before.missed_asleep,
+            missed_spent: self.missed_spent - before.missed_spent,
             missed_raced: self.missed_raced - before.missed_raced,
             missed_foreign: self.missed_foreign - before.missed_foreign,
             plain_yields: self.plain_yields - before.plain_yields,
@@ -99,7 +103,7 @@ impl Metrics {
         writeln!(
             out,
             "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} missed: running {} asleep {} \
-             raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
+             spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
              host preempts {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
@@ -110,6 +114,7 @@ impl Metrics {
             self.obeyed,
             self.missed_running,
             self.missed_asleep,
+            self.missed_spent,
             self.missed_raced,
             self.missed_foreign,
             self.plain_yields,

@@ -55,6 +55,11 @@ bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, boo
 	return vm_preempts(waker, running, was_idle, ran, now);
 }
 
+u64 t_donated_slice(u64 left, u64 now, u64 until)
+{
+	return donated_slice(left, now, until);
+}
+
 bool t_kept_out(const struct task_ctx *spinner, u64 now)
 {
 	return kept_out(spinner, now);

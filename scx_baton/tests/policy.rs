@@ -34,6 +34,7 @@ unsafe extern "C" {
         ran: u64,
         now: u64,
     ) -> bool;
+    fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
 }
 
@@ -217,5 +218,21 @@ proptest! {
         t.wait_for = pid;
         t.kept_until = now.wrapping_add_signed(until);
         prop_assert_eq!(unsafe { t_kept_out(&t, now) }, pid != 0 && until > 0);
+    }
+
+    /// A chain of yields ends at most a millisecond after the slice that it shares.
+    #[test]
+    fn donations_share_one_slice(start: u64, slice in 0..30 * MS, used in 0..3 * MS) {
+        let until = start.wrapping_add(slice);
+        let (mut now, mut left) = (start, slice);
+        for _ in 0..100_000 {
+            now = now.wrapping_add(used + 1000);
+            left = unsafe { t_donated_slice(left.saturating_sub(used + 1000), now, until) };
+            if left == 0 {
+                return Ok(());
+            }
+            prop_assert!(now.wrapping_add(left).wrapping_sub(until).cast_signed() <= MS as i64);
+        }
+        prop_assert!(false, "handed on for ever");
     }
 }

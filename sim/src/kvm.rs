@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM's policies as the scenario chooses them: whom a spinning vCPU yields to, how long a halted one
+//! polls, and which fast paths there are.
+
+use serde::Deserialize;
+
+use crate::machine::Ns;
+
+/// Who is a candidate in `kvm_vcpu_on_spin()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnSpin {
+    /// The spinner just gives way (`yield()`), as KVM before 2.6.39.
+    Nobody,
+    /// From a random vCPU on.
+    Random,
+    /// From the one behind the last that was boosted (Rik van Riel, Linux 3.3).
+    LastBoosted,
+    /// Not those that spin themselves, except every other time (seed 000, Linux 3.6).
+    Eligible,
+    /// The same with a counter: as often not as it has spun of late (seed 000's enhancement 1).
+    EligibleCounter,
+    /// And of the preempted only those in the guest's kernel (Linux 4.13 on).
+    Kernel,
+    /// Or with an interrupt pending (Wanpeng Li, seed 001, Linux 5.13).
+    PendingInterrupt,
+    /// Or marked as receiver of an IPI since the last entry (Sean Christopherson, seed 001).
+    IpiFlag,
+    /// Or receivers of an IPI that this spinner has sent (Kenta Ishiguro, seed 001), of the first 64
+    /// vCPUs.
+    IpiPairs64,
+    /// The same without that limit.
+    IpiPairs,
+}
+
+impl OnSpin {
+    pub fn knows_eligible(self) -> bool {
+        !matches!(self, OnSpin::Nobody | OnSpin::Random | OnSpin::LastBoosted)
+    }
+
+    pub fn wants_kernel(self) -> bool {
+        self.knows_eligible() && !matches!(self, OnSpin::Eligible | OnSpin::EligibleCounter)
+    }
+}
+
+/// How long KVM polls at HLT.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum HaltPoll {
+    Off,
+    /// Always so long, ns (Linux 4.0, seed 002).
+    Fixed(Ns),
+    /// Up to so long, ns, grown and shrunk by 2 from 10 µs (Linux 4.3 on).
+    Adaptive(Ns),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Kvm {
+    /// PAUSE-loop exits.
+    pub ple: bool,
+    /// A spin of this length exits: 4096 cycles on Intel.
+    pub ple_window_ns: Ns,
+    /// After each exit the window grows by this, up to the limit; it is reset when the vCPU is
+    /// scheduled in (Linux 3.18 on). 1: it stays.
+    pub ple_grow: u64,
+    pub ple_window_max_ns: Ns,
+    /// Also in the guest's user mode (AMD).
+    pub ple_user: bool,
+    pub on_spin: OnSpin,
+    pub halt_poll: HaltPoll,
+    pub icr_fast: bool,
+    pub timer_fast: bool,
+    pub avic: bool,
+    /// Interrupts reach a running vCPU without an exit (APICv).
+    pub posted: bool,
+}
+
+impl Default for Kvm {
+    fn default() -> Self {
+        Kvm {
+            ple: true,
+            ple_window_ns: 1_640,
+            ple_grow: 2,
+            ple_window_max_ns: 10_000_000,
+            ple_user: false,
+            on_spin: OnSpin::PendingInterrupt,
+            halt_poll: HaltPoll::Adaptive(200_000),
+            icr_fast: true,
+            timer_fast: true,
+            avic: false,
+            posted: true,
+        }
+    }
+}
+
+/// `kvm_vcpu_halt()`: how a vCPU's time to poll changes after a halt of this length.
+pub fn next_poll(now_polls: Ns, limit: Ns, halted: Ns) -> Ns {
+    const START: Ns = 10_000;
+    if halted <= now_polls {
+        now_polls
+    } else if now_polls > 0 && halted > limit {
+        // shrink_halt_poll_ns()
+        let less = now_polls / 2;
+        if less < START { 0 } else { less }
+    } else if now_polls < limit && halted < limit {
+        // grow_halt_poll_ns()
+        (now_polls * 2).max(START).min(limit)
+    } else {
+        now_polls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_grows_with_short_halts_and_shrinks_with_long_ones() {
+        let mut poll = 0;
+        let mut seen = Vec::new();
+        for _ in 0..6 {
+            poll = next_poll(poll, 200_000, 150_000);
+            seen.push(poll);
+        }
+        assert_eq!(seen, [10_000, 20_000, 40_000, 80_000, 160_000, 160_000]);
+        assert_eq!(next_poll(160_000, 200_000, 1_000_000), 80_000);
+        assert_eq!(next_poll(10_000, 200_000, 1_000_000), 0);
+        assert_eq!(next_poll(0, 200_000, 1_000_000), 0);
+    }
+}

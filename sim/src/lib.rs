@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A deterministic simulator of KVM hosts. It runs the BPF source of sched_ext schedulers, compiled
+//! natively: what is simulated is what ships.
+
+pub mod fair;
+pub mod guest;
+pub mod kvm;
+pub mod machine;
+pub mod outcome;
+pub mod queue;
+pub mod scenario;
+mod scx;
+pub mod sim;
+pub mod workload;

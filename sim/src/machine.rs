@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! pCPUs and threads: what host schedulers see and decide about.
+
+use serde::Deserialize;
+
+/// Nanoseconds of simulated time, or of CPU time.
+pub type Ns = u64;
+
+/// In place of an index: nobody.
+pub const NONE: u32 = u32::MAX;
+
+/// A set of pCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuSet(pub Vec<u64>);
+
+impl CpuSet {
+    pub fn empty(cpus: usize) -> Self {
+        CpuSet(vec![0; cpus.div_ceil(64)])
+    }
+
+    pub fn all(cpus: usize) -> Self {
+        let mut set = CpuSet::empty(cpus);
+        (0..cpus as u32).for_each(|cpu| set.insert(cpu));
+        set
+    }
+
+    pub fn insert(&mut self, cpu: u32) {
+        self.0[cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+
+    pub fn remove(&mut self, cpu: u32) {
+        self.0[cpu as usize / 64] &= !(1 << (cpu % 64));
+    }
+
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.get(cpu as usize / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..).zip(&self.0).flat_map(|(place, word)| {
+            let mut rest = *word;
+            std::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let bit = rest.trailing_zeros();
+                    rest &= rest - 1;
+                    place * 64 + bit
+                })
+            })
+        })
+    }
+
+    /// The first that is in both, at `from` or behind it, counted round.
+    pub fn first_common(&self, other: &CpuSet, from: u32) -> Option<u32> {
+        let words = self.0.len().min(other.0.len());
+        let start = from as usize / 64;
+        for step in 0..=words {
+            let place = (start + step) % words;
+            let mut both = self.0[place] & other.0[place];
+            if step == 0 {
+                both &= !0 << (from % 64);
+            }
+            if step == words {
+                both &= !(!0 << (from % 64));
+            }
+            if both != 0 {
+                return Some(place as u32 * 64 + both.trailing_zeros());
+            }
+        }
+        None
+    }
+}
+
+/// What things take on one kind of machine. Every field has its source in the machine's file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// From one thread to another, caches and the vCPU's state included.
+    pub switch_ns: Ns,
+    /// From a wake-up on one pCPU until another one, idle, begins to switch.
+    pub wake_ns: Ns,
+    /// What a pCPU that was idle needs beside that (C1 exit).
+    pub idle_exit_ns: Ns,
+    /// An exit and the entry behind it, with the least handler.
+    pub exit_ns: Ns,
+    /// What halting costs beside that: until the thread sleeps, or KVM polls.
+    pub halt_ns: Ns,
+    /// Handling a PAUSE-loop exit, and each vCPU that is looked at.
+    pub spin_exit_ns: Ns,
+    pub spin_scan_ns: Ns,
+    /// One directed yield: the runqueue locks, and the call itself.
+    pub yield_ns: Ns,
+    /// What the sender of an IPI pays: the whole exit, and what KVM's fast path saves of it.
+    pub icr_ns: Ns,
+    pub icr_fast_saves_ns: Ns,
+    /// Each further destination of one ICR write, or of a PV IPI.
+    pub icr_more_ns: Ns,
+    /// With AVIC: the doorbell of one IPI, and each destination of a multicast.
+    pub avic_ns: Ns,
+    pub avic_more_ns: Ns,
+    /// What an interrupt costs the vCPU that runs: exit and injection, or posted.
+    pub interrupt_ns: Ns,
+    /// Arming the TSC-deadline timer: the whole exit, and what the fast path saves.
+    pub timer_ns: Ns,
+    pub timer_fast_saves_ns: Ns,
+    /// The guest's handler of an IPI (TLB flush, reschedule) with its EOI.
+    pub handler_ns: Ns,
+    /// How long it takes until a lock that is freed is seen by one that spins.
+    pub transfer_ns: Ns,
+    /// The guest's own switch between two of its tasks.
+    pub guest_switch_ns: Ns,
+    /// Speed of a hyper-thread while its sibling runs, as share of that alone.
+    pub smt_share: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Blocked,
+    /// Waits for a pCPU.
+    Runnable,
+    Running,
+    /// Has ended, or is not yet there.
+    Gone,
+}
+
+/// A thread of the host.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub state: State,
+    /// Where it runs, or ran last.
+    pub cpu: u32,
+    pub allowed: CpuSet,
+    pub weight: u32,
+    /// The VM whose vCPU it is, or [`NONE`].
+    pub vm: u32,
+    /// CPU time so far.
+    pub ran: Ns,
+    /// Since when it runs, or waits for a pCPU.
+    pub since: Ns,
+    /// Time it waited for a pCPU, and the longest single wait.
+    pub waited: Ns,
+    pub longest_wait: Ns,
+}
+
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    /// Who runs, or [`NONE`].
+    pub curr: u32,
+    pub online: bool,
+    pub resched: bool,
+    /// The other hyper-thread of the core, or [`NONE`].
+    pub sibling: u32,
+    pub llc: u32,
+    pub node: u32,
+}
+
+/// The host, as its scheduler sees it.
+pub struct Machine {
+    pub now: Ns,
+    pub cpus: Vec<Cpu>,
+    pub tasks: Vec<Task>,
+    pub online: CpuSet,
+    pub tick_ns: Ns,
+    /// pCPUs that must choose anew, in the order in which that was found out.
+    pub to_resched: Vec<u32>,
+}
+
+impl Machine {
+    /// pCPU `cpu` must choose anew as soon as it can.
+    pub fn resched(&mut self, cpu: u32) {
+        let at = &mut self.cpus[cpu as usize];
+        if !at.resched && at.online {
+            at.resched = true;
+            self.to_resched.push(cpu);
+        }
+    }
+
+    pub fn task(&self, task: u32) -> &Task {
+        &self.tasks[task as usize]
+    }
+
+    /// pCPUs that a task may run on now.
+    pub fn may_run(&self, task: u32, cpu: u32) -> bool {
+        self.cpus[cpu as usize].online && self.tasks[task as usize].allowed.contains(cpu)
+    }
+}
+
+/// A host's scheduler. A pCPU that must choose calls `pick`; who becomes runnable is brought by
+/// `wake`. Both may make other pCPUs choose anew ([`Machine::resched`]).
+pub trait Scheduler {
+    fn add(&mut self, m: &mut Machine, task: u32);
+    /// A task that is blocked ends.
+    fn remove(&mut self, m: &mut Machine, task: u32);
+    /// A task becomes runnable, by something that happened on `waker`.
+    fn wake(&mut self, m: &mut Machine, task: u32, waker: u32);
+    /// Who runs on `cpu` now? `prev` has run there until now, and may go on if it is `runnable`.
+    fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32>;
+    /// The task that was picked has begun to run.
+    fn started(&mut self, m: &mut Machine, cpu: u32, task: u32);
+    /// Every tick of a pCPU that is not idle.
+    fn tick(&mut self, m: &mut Machine, cpu: u32);
+    /// KVM's directed yield: `from`, which runs on `cpu`, for `to`. Whether `from` gives way.
+    fn yield_to(&mut self, m: &mut Machine, cpu: u32, from: u32, to: u32) -> bool;
+    /// Tasks that this pCPU has to run, the running one included (`rq->nr_running`).
+    fn nr_running(&self, m: &Machine, cpu: u32) -> usize;
+    fn affinity_changed(&mut self, m: &mut Machine, task: u32);
+    fn cpu_changed(&mut self, m: &mut Machine, cpu: u32, online: bool);
+    /// KVM's events, for those who listen.
+    fn vcpu_loaded(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    fn vcpu_spins(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}
+    /// A timer that it has started itself has run out.
+    fn timer(&mut self, _m: &mut Machine, _timer: u64) {}
+    /// Timers started since the last call: when, and which.
+    fn timers(&mut self) -> Vec<(Ns, u64)> {
+        Vec::new()
+    }
+    /// What it did wrong, if it did.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+    /// Counters of its own, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+    /// A task that is runnable and neither runs nor waits in any queue.
+    fn lost(&self, _m: &Machine) -> Option<u32> {
+        None
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a simulation found out.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::scenario::Scenario;
+use crate::sim::Sim;
+
+/// Latencies, ns.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Lateness {
+    pub count: u64,
+    pub mean: f64,
+    pub stdev: f64,
+    pub p50: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
+}
+
+/// One VM, since the warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmOutcome {
+    pub vcpus: u32,
+    /// Units of its workload a second.
+    pub rate: f64,
+    /// pCPUs that it used, and that its vCPUs waited for.
+    pub used: f64,
+    pub ready: f64,
+    pub ple_exits_per_s: f64,
+    pub yields_per_s: f64,
+    pub ipis_per_s: f64,
+    pub halts_per_s: f64,
+    /// Of all polls at HLT, those that an interrupt ended.
+    pub polls_hit: Option<f64>,
+    /// pCPUs that it spent polling at HLT, and spinning in the guest.
+    pub polling: f64,
+    pub spinning: f64,
+    /// How late its timers' tasks ran; `None` without timers.
+    pub lateness: Option<Lateness>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    pub scheduler: String,
+    pub pcpus: usize,
+    pub sim_s: f64,
+    pub events: u64,
+    pub vms: Vec<VmOutcome>,
+    /// Of the VMs' rates.
+    pub jain: Option<f64>,
+    /// The longest that a thread waited for a pCPU, ms.
+    pub longest_wait_ms: f64,
+    /// Rounds a second of each thread of the host.
+    pub threads: Vec<f64>,
+    pub scheduler_counters: Vec<(String, u64)>,
+}
+
+/// What it took; never the same twice.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    pub wall_s: f64,
+    pub events_per_s: f64,
+    pub peak_rss_mib: f64,
+}
+
+/// Simulates a scenario.
+///
+/// Errors: it cannot be built, the scheduler breaks a rule, or an invariant does not hold.
+pub fn simulate(scenario: &Scenario) -> Result<(Outcome, Speed)> {
+    let mut sim = scenario.build()?;
+    let start = Instant::now();
+    sim.run()?;
+    let wall_s = start.elapsed().as_secs_f64();
+    let outcome = outcome(scenario, &sim);
+    let events_per_s = outcome.events as f64 / wall_s;
+    Ok((outcome, Speed { wall_s, events_per_s, peak_rss_mib: peak_rss_mib() }))
+}
+
+fn peak_rss_mib() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(f64::NAN) / 1024.0
+}
+
+fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
+    let seconds = scenario.seconds;
+    let vms: Vec<VmOutcome> = (0..sim.vms.len())
+        .map(|vm| {
+            let counts = &sim.counts[vm];
+            let (ran, waited) = sim.used(vm);
+            let per_s = |count: u64| count as f64 / seconds;
+            let share = |ns: u64| ns as f64 / 1e9 / seconds;
+            let polls = counts.polls_hit + counts.polls_missed;
+            let late = &sim.lateness[vm];
+            VmOutcome {
+                vcpus: sim.vms[vm].n,
+                rate: per_s(sim.vms[vm].done - counts.done),
+                used: share(ran - counts.ran),
+                ready: share(waited - counts.waited),
+                ple_exits_per_s: per_s(counts.ple_exits),
+                yields_per_s: per_s(counts.yields),
+                ipis_per_s: per_s(counts.ipis),
+                halts_per_s: per_s(counts.halts),
+                polls_hit: (polls > 0).then(|| counts.polls_hit as f64 / polls as f64),
+                polling: share(counts.poll_ns),
+                spinning: share(counts.spin_ns),
+                lateness: (!late.is_empty()).then(|| Lateness {
+                    count: late.len(),
+                    mean: late.mean(),
+                    stdev: late.stdev(),
+                    p50: late.value_at_quantile(0.5),
+                    p99: late.value_at_quantile(0.99),
+                    p999: late.value_at_quantile(0.999),
+                    max: late.max(),
+                }),
+            }
+        })
+        .collect();
+    let longest = sim.m.tasks.iter().map(|task| task.longest_wait).max().unwrap_or(0);
+    Outcome {
+        scheduler: scenario.scheduler.clone(),
+        pcpus: sim.m.cpus.len(),
+        sim_s: scenario.warmup + seconds,
+        events: sim.events,
+        jain: jain(&vms.iter().map(|vm| vm.rate).collect::<Vec<_>>()),
+        vms,
+        longest_wait_ms: longest as f64 / 1e6,
+        threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
+        scheduler_counters: sim
+            .scheduler_counters()
+            .into_iter()
+            .map(|(name, count)| (name.to_string(), count))
+            .collect(),
+    }
+}
+
+/// 1: all equal; `None` of one VM, or if nobody did anything.
+fn jain(rates: &[f64]) -> Option<f64> {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    (rates.len() > 1 && squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
+}
+
+impl Outcome {
+    /// Of all VMs, a second.
+    pub fn rate(&self) -> f64 {
+        self.vms.iter().map(|vm| vm.rate).sum()
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut rows = vec![
+            [
+                "VM",
+                "vCPUs",
+                "work/s",
+                "used",
+                "ready",
+                "spin",
+                "PLE/s",
+                "yields/s",
+                "IPIs/s",
+                "halts/s",
+                "polls",
+                "late p50 µs",
+                "p99",
+            ]
+            .map(String::from)
+            .to_vec(),
+        ];
+        for (vm, o) in self.vms.iter().enumerate() {
+            let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+            let late = o.lateness.as_ref();
+            rows.push(vec![
+                vm.to_string(),
+                o.vcpus.to_string(),
+                short(o.rate),
+                format!("{:.2}", o.used),
+                format!("{:.2}", o.ready),
+                format!("{:.2}", o.spinning),
+                short(o.ple_exits_per_s),
+                short(o.yields_per_s),
+                short(o.ipis_per_s),
+                short(o.halts_per_s),
+                format!("{:.3}", o.polling),
+                late.map_or("–".into(), |late| us(late.p50)),
+                late.map_or("–".into(), |late| us(late.p99)),
+            ]);
+        }
+        let widths: Vec<usize> = (0..rows[0].len())
+            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+            .collect();
+        let mut out = String::new();
+        for row in rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+            out += cells.collect::<Vec<_>>().join("  ").trim_end();
+            out.push('\n');
+        }
+        out += "used, ready, spin, polls: in pCPUs\n";
+        let jain = self.jain.map_or(String::new(), |jain| format!(", Jain {jain:.3}"));
+        out += &format!("all VMs: {}/s{jain}\n", short(self.rate()));
+        out
+    }
+}
+
+/// Three digits, or all of the integer.
+pub fn short(value: f64) -> String {
+    if value >= 100.0 || value == 0.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}

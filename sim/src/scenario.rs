@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Scenarios as people write them: TOML that says which machine, which VMs, what they do, and which
+//! scheduler and KVM there are.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::fair::{Fair, Kind};
+use crate::guest::{Features, GuestTask, Op, TaskState, Vm};
+use crate::kvm::Kvm;
+use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::scx::{self, Group, Scx};
+use crate::sim::{Fault, HostThread, Setup, Sim};
+use crate::workload::{self, Program};
+
+/// Machines that come with the simulator, each with the sources of its figures.
+pub const MACHINES: [(&str, &str); 5] = [
+    ("xeon-x7560", include_str!("../machines/xeon-x7560.toml")),
+    ("xeon-8", include_str!("../machines/xeon-8.toml")),
+    ("xeon-2014", include_str!("../machines/xeon-2014.toml")),
+    ("cascade-lake-96", include_str!("../machines/cascade-lake-96.toml")),
+    ("rome-192", include_str!("../machines/rome-192.toml")),
+];
+
+/// What one may be at most: 4 × 1,024 vCPUs are simulated in docs, and sched_ext counts CPUs in 4,096
+/// bits here.
+const MOST_CPUS: u32 = 4096;
+const MOST_VCPUS: u32 = 65_536;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Host {
+    pub sockets: u32,
+    /// Of a socket; each socket has one last-level cache.
+    pub cores: u32,
+    /// Of a core.
+    pub threads: u32,
+    pub hz: u32,
+    pub costs: Costs,
+    /// What KVM there is, if the scenario does not say otherwise.
+    #[serde(default)]
+    pub kvm: Table,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    #[serde(default)]
+    pub about: String,
+    /// A name of [`MACHINES`], or a file.
+    pub machine: String,
+    /// Fewer pCPUs than the machine has: the first ones.
+    pub pcpus: Option<u32>,
+    #[serde(default = "eevdf")]
+    pub scheduler: String,
+    #[serde(default = "two")]
+    pub seconds: f64,
+    /// Before that, not measured.
+    #[serde(default = "warmup")]
+    pub warmup: f64,
+    #[serde(default = "one")]
+    pub seed: u64,
+    #[serde(default)]
+    pub kvm: Table,
+    #[serde(rename = "vm", default)]
+    pub vms: Vec<VmSpec>,
+    #[serde(rename = "thread", default)]
+    pub threads: Vec<ThreadSpec>,
+    #[serde(rename = "fault", default)]
+    pub faults: Vec<FaultSpec>,
+    /// The longest that a thread may wait for a pCPU before the simulation counts as failed.
+    #[serde(default = "starvation")]
+    pub starvation_s: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct VmSpec {
+    #[serde(default = "one_u32")]
+    pub count: u32,
+    pub vcpus: u32,
+    #[serde(default = "weight")]
+    pub weight: u32,
+    /// A preset's name.
+    pub workload: Option<String>,
+    /// Of the preset; else what the benchmark does by itself.
+    pub tasks: Option<u32>,
+    /// Instead of a preset.
+    #[serde(rename = "task", default)]
+    pub programs: Vec<TaskSpec>,
+    #[serde(default)]
+    pub guest: Features,
+    /// vCPU i on pCPU i alone, counted round.
+    #[serde(default)]
+    pub pin: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskSpec {
+    #[serde(default = "one_u32")]
+    pub count: u32,
+    /// "compute 100us", "lock 0", "call", "done" and so on.
+    pub program: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ThreadSpec {
+    #[serde(default = "one_u32")]
+    pub count: u32,
+    pub run_us: f64,
+    #[serde(default)]
+    pub sleep_us: f64,
+    pub cpu: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FaultSpec {
+    pub at_ms: f64,
+    pub offline: Option<u32>,
+    pub online: Option<u32>,
+    pub vm_ends: Option<u32>,
+    /// A thread's number (vCPUs first), and where it may run from then on.
+    pub task: Option<u32>,
+    #[serde(default)]
+    pub cpus: Vec<u32>,
+}
+
+fn eevdf() -> String {
+    "eevdf".into()
+}
+fn two() -> f64 {
+    2.0
+}
+fn warmup() -> f64 {
+    0.2
+}
+fn one() -> u64 {
+    1
+}
+fn one_u32() -> u32 {
+    1
+}
+fn weight() -> u32 {
+    100
+}
+fn starvation() -> f64 {
+    30.0
+}
+
+/// A scenario's text with some keys set anew.
+///
+/// Errors: no TOML, a path that leads nowhere.
+pub fn table(text: &str, changes: &[(String, String)]) -> Result<Table> {
+    let mut table: Table = toml::from_str(text).map_err(|error| anyhow!("{}", one_line(&error)))?;
+    for (path, value) in changes {
+        set(&mut table, path, value)?;
+    }
+    Ok(table)
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    let words = error.message();
+    let wrong = words.split('`').nth(1);
+    let known = words.split('`').skip(3).step_by(2);
+    match wrong.filter(|_| words.starts_with("unknown field")) {
+        Some(wrong) => {
+            let near = known
+                .max_by_key(|known| (strsim::normalized_levenshtein(wrong, known) * 1000.0) as u64);
+            let near = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+            format!("there is no key \"{wrong}\" here{near}")
+        }
+        None => words.replace('\n', " "),
+    }
+}
+
+/// `kvm.on-spin=kernel`, `vm.0.vcpus=8`, `vm.vcpus=8` (all VMs).
+fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
+    let parsed: Value = toml::from_str::<Table>(&format!("v = {value}"))
+        .ok()
+        .and_then(|mut table| table.remove("v"))
+        .unwrap_or_else(|| Value::String(value.into()));
+    let keys: Vec<&str> = path.split('.').collect();
+    ensure!(!path.is_empty() && keys.iter().all(|key| !key.is_empty()), "\"{path}\" is no key");
+    set_in(&mut Value::Table(std::mem::take(table)), &keys, &parsed)
+        .with_context(|| format!("cannot set {path}"))
+        .map(|done| *table = done)
+}
+
+fn set_in(at: &mut Value, keys: &[&str], value: &Value) -> Result<Table> {
+    put(at, keys, value)?;
+    match at {
+        Value::Table(table) => Ok(std::mem::take(table)),
+        _ => bail!("a scenario is a table"),
+    }
+}
+
+fn put(at: &mut Value, keys: &[&str], value: &Value) -> Result<()> {
+    let Some((key, rest)) = keys.split_first() else {
+        *at = value.clone();
+        return Ok(());
+    };
+    match at {
+        Value::Table(table) => {
+            let inner = table.entry(key.to_string()).or_insert_with(|| {
+                if rest.is_empty() { value.clone() } else { Value::Table(Table::new()) }
+            });
+            put(inner, rest, value)
+        }
+        Value::Array(list) => match key.parse::<usize>() {
+            Ok(place) => {
+                let n = list.len();
+                let inner = list.get_mut(place).with_context(|| format!("there are {n} only"))?;
+                put(inner, rest, value)
+            }
+            Err(_) => list.iter_mut().try_for_each(|inner| put(inner, keys, value)),
+        },
+        _ => bail!("\"{key}\" is inside of something that has no keys"),
+    }
+}
+
+/// `100us`, `1.5ms`, `2s`, `300ns`.
+fn time(text: &str) -> Result<Ns> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => bail!("\"{text}\" is no time; write 300ns, 100us, 1.5ms or 2s"),
+    };
+    let value: f64 = digits.parse().map_err(|_| anyhow!("\"{text}\" is no time"))?;
+    ensure!((0.0..=1e6).contains(&value), "\"{text}\" is no time from 0 to 1,000,000");
+    Ok((value * unit) as Ns)
+}
+
+/// One step of a program.
+fn op(text: &str) -> Result<Op> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let spread = |word: Option<&&str>| -> Result<f64> {
+        let Some(word) = word else { return Ok(0.0) };
+        let percent = word.strip_prefix('±').and_then(|word| word.strip_suffix('%'));
+        let value: f64 = percent
+            .and_then(|percent| percent.parse().ok())
+            .with_context(|| format!("\"{word}\" is no spread; write ±20%"))?;
+        ensure!((0.0..=100.0).contains(&value), "a spread is from 0 to 100 %");
+        Ok(value / 100.0)
+    };
+    let number = |word: &str| -> Result<u32> {
+        let value: u32 = word.parse().map_err(|_| anyhow!("\"{word}\" is no number"))?;
+        ensure!(value < 10_000, "numbers go to 9,999");
+        Ok(value)
+    };
+    Ok(match words[..] {
+        ["compute", mean, ref rest @ ..] => {
+            let kernel = rest.contains(&"kernel");
+            let spread = spread(rest.iter().find(|word| **word != "kernel"))?;
+            Op::Compute { mean: time(mean)?, spread, kernel }
+        }
+        ["lock", n] => Op::Lock(number(n)?),
+        ["unlock", n] => Op::Unlock(number(n)?),
+        ["call"] => Op::Call,
+        ["call-one"] => Op::CallOne,
+        ["barrier"] => Op::Barrier { pause: false },
+        ["barrier", "pause"] => Op::Barrier { pause: true },
+        ["post", n] => Op::Post(number(n)?),
+        ["wait", n] => Op::Wait(number(n)?),
+        ["sleep", mean, ref rest @ ..] => {
+            Op::Sleep { mean: time(mean)?, spread: spread(rest.first())? }
+        }
+        ["io", mean] => Op::Io { mean: time(mean)? },
+        ["done"] => Op::Done,
+        _ => bail!(
+            "\"{text}\" is no step; there are compute, lock, unlock, call, call-one, barrier, post, \
+             wait, sleep, io and done"
+        ),
+    })
+}
+
+impl Scenario {
+    /// Errors: one line that names the key that is wrong, and what to write instead.
+    pub fn parse(text: &str, changes: &[(String, String)]) -> Result<Scenario> {
+        let table = table(text, changes)?;
+        let scenario: Scenario =
+            table.try_into().map_err(|error: toml::de::Error| anyhow!("{}", one_line(&error)))?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// Reads a file, or one of the scenarios that come with the simulator.
+    pub fn text(name: &str) -> Result<String> {
+        if let Some((_, text)) = SCENARIOS.iter().find(|(known, _)| *known == name) {
+            return Ok(text.to_string());
+        }
+        fs::read_to_string(name).with_context(|| {
+            format!(
+                "cannot read the scenario {name} (\"baton sim list\" names those that are built in)"
+            )
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let seconds = self.seconds.is_finite() && (0.001..=36_000.0).contains(&self.seconds);
+        ensure!(seconds, "seconds is {}; it must be from 0.001 to 36,000", self.seconds);
+        let warmup = self.warmup.is_finite() && (0.0..=3600.0).contains(&self.warmup);
+        ensure!(warmup, "warmup is {}; it must be from 0 to 3,600", self.warmup);
+        let starvation = self.starvation_s.is_finite() && self.starvation_s > 0.0;
+        ensure!(starvation, "starvation-s is {}; it must be above 0", self.starvation_s);
+        ensure!(!self.vms.is_empty() || !self.threads.is_empty(), "there is no [[vm]]");
+        let mut vcpus = 0;
+        for (place, vm) in self.vms.iter().enumerate() {
+            vm.check().with_context(|| format!("vm {}", place + 1))?;
+            vcpus += u64::from(vm.count) * u64::from(vm.vcpus);
+        }
+        ensure!(
+            vcpus <= MOST_VCPUS.into(),
+            "{vcpus} vCPUs are too many; at most {MOST_VCPUS} in all"
+        );
+        for thread in &self.threads {
+            let run = thread.run_us.is_finite() && (0.1..=1e9).contains(&thread.run_us);
+            ensure!(run, "run-us is {}; it must be from 0.1 to 10^9", thread.run_us);
+            let sleep = thread.sleep_us.is_finite() && (0.0..=1e9).contains(&thread.sleep_us);
+            ensure!(sleep, "sleep-us is {}; it must be from 0 to 10^9", thread.sleep_us);
+            ensure!((1..=10_000).contains(&thread.count), "count must be from 1 to 10,000");
+        }
+        Ok(())
+    }
+
+    /// The machine's description.
+    pub fn host(&self) -> Result<Host> {
+        let known = MACHINES.iter().find(|(name, _)| *name == self.machine);
+        let text = match known {
+            Some((_, text)) => text.to_string(),
+            None => fs::read_to_string(&self.machine).map_err(|_| {
+                let names: Vec<&str> = MACHINES.iter().map(|(name, _)| *name).collect();
+                let near = names.iter().max_by_key(|name| {
+                    (strsim::normalized_levenshtein(&self.machine, name) * 1000.0) as u64
+                });
+                anyhow!(
+                    "there is no machine \"{}\", and no such file; did you mean \"{}\"? There are {}",
+                    self.machine,
+                    near.unwrap_or(&""),
+                    names.join(", ")
+                )
+            })?,
+        };
+        let host: Host = toml::from_str(&text)
+            .map_err(|error| anyhow!("machine {}: {}", self.machine, one_line(&error)))?;
+        let cpus = u64::from(host.sockets) * u64::from(host.cores) * u64::from(host.threads);
+        ensure!(
+            (1..=u64::from(MOST_CPUS)).contains(&cpus),
+            "a machine of {cpus} CPUs is impossible"
+        );
+        ensure!((1..=2).contains(&host.threads), "threads of a core must be 1 or 2");
+        ensure!((24..=10_000).contains(&host.hz), "hz must be from 24 to 10,000");
+        let share = host.costs.smt_share;
+        ensure!(share.is_finite() && (0.1..=1.0).contains(&share), "smt_share is from 0.1 to 1");
+        Ok(host)
+    }
+
+    /// The machine's KVM with what the scenario changes of it.
+    pub fn kvm(&self, host: &Host) -> Result<Kvm> {
+        let mut kvm = host.kvm.clone();
+        kvm.extend(self.kvm.clone());
+        let kvm: Kvm = kvm
+            .try_into()
+            .map_err(|error: toml::de::Error| anyhow!("kvm: {}", one_line(&error)))?;
+        ensure!((1..=1000).contains(&kvm.ple_grow), "kvm: ple-grow must be from 1 to 1000");
+        ensure!(kvm.ple_window_ns > 0, "kvm: ple-window-ns must be above 0");
+        Ok(kvm)
+    }
+
+    /// Everything that the simulation begins with, and its scheduler.
+    ///
+    /// Errors: an impossible machine, an unknown workload, a scheduler that does not load.
+    pub fn build(&self) -> Result<Sim> {
+        let host = self.host()?;
+        let kvm = self.kvm(&host)?;
+        let per_socket = host.cores * host.threads;
+        let all = host.sockets * per_socket;
+        let pcpus = self.pcpus.unwrap_or(all);
+        ensure!(
+            (1..=all).contains(&pcpus),
+            "pcpus is {pcpus}; the machine has {all} pCPUs, so it must be from 1 to {all}"
+        );
+        let cpus = (0..pcpus)
+            .map(|cpu| {
+                let sibling = if host.threads == 2 { cpu ^ 1 } else { NONE };
+                let socket = cpu / per_socket;
+                Cpu {
+                    curr: NONE,
+                    online: true,
+                    resched: false,
+                    sibling: if sibling < pcpus { sibling } else { NONE },
+                    llc: socket,
+                    node: socket,
+                }
+            })
+            .collect();
+        let mut machine = Machine {
+            now: 0,
+            cpus,
+            tasks: Vec::new(),
+            online: CpuSet::all(pcpus as usize),
+            tick_ns: 1_000_000_000 / u64::from(host.hz),
+            to_resched: Vec::new(),
+        };
+        let task = |vm, cpu: u32, weight, only: Option<u32>| -> Result<Task> {
+            let allowed = match only {
+                None => CpuSet::all(pcpus as usize),
+                Some(cpu) => {
+                    ensure!(cpu < pcpus, "there is no pCPU {cpu}; there are {pcpus}");
+                    let mut one = CpuSet::empty(pcpus as usize);
+                    one.insert(cpu);
+                    one
+                }
+            };
+            Ok(Task {
+                state: State::Blocked,
+                cpu: cpu % pcpus,
+                allowed,
+                weight,
+                vm,
+                ran: 0,
+                since: 0,
+                waited: 0,
+                longest_wait: 0,
+            })
+        };
+        let (mut vms, mut groups) = (Vec::new(), Vec::new());
+        for (place, spec) in self.vms.iter().enumerate() {
+            for _ in 0..spec.count {
+                let first = machine.tasks.len() as u32;
+                let vm = spec.vm(first).with_context(|| format!("vm {}", place + 1))?;
+                for vcpu in 0..spec.vcpus {
+                    let pin = spec.pin.then_some(vcpu % pcpus);
+                    // In the order in which they are made, as a host of its own would place them.
+                    machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin)?);
+                }
+                vms.push(vm);
+                groups.push(Group { weight: spec.weight });
+            }
+        }
+        let mut threads = Vec::new();
+        for spec in &self.threads {
+            for _ in 0..spec.count {
+                let cpu = machine.tasks.len() as u32;
+                machine.tasks.push(task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu)?);
+                let ns = |us: f64| (us * 1e3) as Ns;
+                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.cpu));
+            }
+        }
+        let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
+            "cfs" => Box::new(Fair::new(Kind::Cfs, false, pcpus as usize)),
+            "cfs-debooster" => Box::new(Fair::new(Kind::Cfs, true, pcpus as usize)),
+            "eevdf" => Box::new(Fair::new(Kind::Eevdf, false, pcpus as usize)),
+            "eevdf-debooster" => Box::new(Fair::new(Kind::Eevdf, true, pcpus as usize)),
+            name => Box::new(Scx::new(&scx::object(name)?, &mut machine, &groups, self.seed)?),
+        };
+        let ns = |seconds: f64| (seconds * 1e9) as Ns;
+        let setup = Setup {
+            machine,
+            costs: host.costs,
+            kvm,
+            vms,
+            threads,
+            faults,
+            seed: self.seed,
+            warmup: ns(self.warmup),
+            end: ns(self.warmup + self.seconds),
+            check_every: 0,
+            starvation_ns: ns(self.starvation_s),
+        };
+        Ok(Sim::new(setup, scheduler))
+    }
+
+    fn fault(&self, spec: &FaultSpec, machine: &Machine, vms: usize) -> Result<(Ns, Fault)> {
+        ensure!(
+            spec.at_ms.is_finite() && (0.0..=1e9).contains(&spec.at_ms),
+            "fault: at-ms is {}; it must be from 0 to 10^9",
+            spec.at_ms
+        );
+        let cpus = machine.cpus.len() as u32;
+        let cpu = |cpu: u32| -> Result<u32> {
+            ensure!(cpu < cpus, "fault: there is no pCPU {cpu}; there are {cpus}");
+            Ok(cpu)
+        };
+        let fault = match (spec.offline, spec.online, spec.vm_ends, spec.task) {
+            (Some(at), None, None, None) => Fault::Offline(cpu(at)?),
+            (None, Some(at), None, None) => Fault::Online(cpu(at)?),
+            (None, None, Some(vm), None) => {
+                ensure!((vm as usize) < vms, "fault: there is no VM {vm}; there are {vms}");
+                Fault::VmEnds(vm)
+            }
+            (None, None, None, Some(task)) => {
+                let n = machine.tasks.len();
+                ensure!((task as usize) < n, "fault: there is no thread {task}; there are {n}");
+                ensure!(!spec.cpus.is_empty(), "fault: cpus is empty");
+                let mut set = CpuSet::empty(cpus as usize);
+                for at in &spec.cpus {
+                    set.insert(cpu(*at)?);
+                }
+                Fault::Affinity(task, set)
+            }
+            _ => bail!("a fault is one of offline, online, vm-ends, and task with cpus"),
+        };
+        Ok(((spec.at_ms * 1e6) as Ns, fault))
+    }
+}
+
+impl VmSpec {
+    fn check(&self) -> Result<()> {
+        ensure!(
+            (1..=1024).contains(&self.vcpus),
+            "vcpus is {}; it must be from 1 to 1,024",
+            self.vcpus
+        );
+        ensure!((1..=1024).contains(&self.count), "count must be from 1 to 1,024");
+        ensure!((1..=10_000).contains(&self.weight), "weight must be from 1 to 10,000");
+        ensure!(
+            self.tasks.is_none_or(|tasks| (1..=100_000).contains(&tasks)),
+            "tasks must be from 1 to 100,000"
+        );
+        ensure!(
+            self.workload.is_some() == self.programs.is_empty(),
+            "either workload or [[vm.task]] says what it does"
+        );
+        Ok(())
+    }
+
+    fn programs(&self) -> Result<Vec<Program>> {
+        if let Some(name) = &self.workload {
+            return workload::preset(name, self.vcpus, self.tasks).with_context(|| {
+                format!(
+                    "there is no workload \"{name}\"; there are {}",
+                    workload::names().join(", ")
+                )
+            });
+        }
+        let mut programs = Vec::new();
+        for spec in &self.programs {
+            ensure!((1..=100_000).contains(&spec.count), "count must be from 1 to 100,000");
+            let ops = spec.program.iter().map(|text| op(text)).collect::<Result<Vec<Op>>>()?;
+            let passes = |op: &Op| match op {
+                Op::Compute { mean, .. } | Op::Sleep { mean, .. } | Op::Io { mean } => *mean > 0,
+                Op::Wait(_) => true,
+                _ => false,
+            };
+            ensure!(ops.iter().any(passes), "a program takes no time: it needs a compute or sleep");
+            let program = Arc::new(ops);
+            programs.extend((0..spec.count).map(|_| program.clone()));
+        }
+        Ok(programs)
+    }
+
+    fn vm(&self, first: u32) -> Result<Vm> {
+        let programs = self.programs()?;
+        let barrier = |program: &Program| program.iter().any(|op| matches!(op, Op::Barrier { .. }));
+        ensure!(
+            !programs.iter().any(barrier) || programs.len() <= self.vcpus as usize,
+            "tasks that spin at a barrier need a vCPU each: {} tasks, {} vCPUs",
+            programs.len(),
+            self.vcpus
+        );
+        let tasks = (0..).zip(programs).map(|(place, program)| GuestTask {
+            program,
+            pc: 0,
+            state: TaskState::Ready,
+            vcpu: place % self.vcpus,
+            deadline: 0,
+            saved: None,
+        });
+        Ok(Vm {
+            first,
+            n: self.vcpus,
+            features: self.guest.clone(),
+            tasks: tasks.collect(),
+            locks: Vec::new(),
+            semaphores: Vec::new(),
+            arrived: 0,
+            round: 0,
+            done: 0,
+            pending: 0,
+            awake: 0,
+            ended: false,
+            last_boosted: 0,
+        })
+    }
+}
+
+/// Scenarios that come with the simulator.
+pub const SCENARIOS: [(&str, &str); 2] = [
+    ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
+    ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
+];
+
+/// Reads a scenario.
+///
+/// Errors: as [`Scenario::parse`], with the name in front.
+pub fn load(name: &str, changes: &[(String, String)]) -> Result<Scenario> {
+    let text = Scenario::text(name)?;
+    let shown = Path::new(name).display();
+    Scenario::parse(&text, changes).with_context(|| format!("scenario {shown}"))
+}

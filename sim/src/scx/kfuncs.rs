@@ -1,0 +1,788 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What schedulers can call. A call from a callback where the kernel does not allow it ends the
+//! simulation with the names of both.
+
+use std::cmp::Ordering;
+use std::ffi::{c_char, c_void};
+
+use rand_core::RngCore;
+use rustc_hash::FxHashMap;
+
+use super::ffi::*;
+use super::*;
+
+/// A map that is no array, or the arrays' memory.
+pub struct MapData {
+    map: Map,
+    key_size: u32,
+    value_bytes: usize,
+    values: Box<[u64]>,
+    hash: FxHashMap<Box<[u8]>, Box<[u64]>>,
+}
+
+pub fn shim(state: &mut Inner, nr_cpu_ids: u32) -> Shim {
+    Shim {
+        sim: (&raw mut *state).cast(),
+        now: 0,
+        cpu: 0,
+        nr_cpu_ids,
+        map_new,
+        map_lookup,
+        map_update,
+        map_delete,
+        storage_new,
+        storage_index,
+        cgroup_storage,
+        create_dsq,
+        destroy_dsq,
+        insert,
+        insert_vtime,
+        move_to_local,
+        move_,
+        nr_queued,
+        peek,
+        iter_new,
+        iter_next,
+        iter_destroy,
+        kick,
+        select_cpu_dfl,
+        select_cpu_and,
+        pick_idle,
+        pick_any,
+        test_and_clear_idle,
+        from_pid,
+        curr,
+        ancestor,
+        root,
+        exit,
+        timer_start,
+        random,
+    }
+}
+
+fn before(a: u64, b: u64) -> bool {
+    (a.wrapping_sub(b) as i64) < 0
+}
+
+impl Dsq {
+    fn key_order(&self, a: (u64, u64), b: (u64, u64)) -> Ordering {
+        if self.by_vtime && a.0 != b.0 {
+            return if before(a.0, b.0) { Ordering::Less } else { Ordering::Greater };
+        }
+        a.1.cmp(&b.1)
+    }
+}
+
+impl Inner {
+    /// # Safety
+    ///
+    /// `sim` is what [`shim`] has put there.
+    unsafe fn of<'a>(sim: *mut c_void) -> &'a mut Inner {
+        // SAFETY: it outlives every callback, and callbacks run one at a time.
+        unsafe { &mut *sim.cast::<Inner>() }
+    }
+
+    /// The machine, while a callback runs.
+    fn m<'a>(&self) -> &'a mut Machine {
+        assert!(!self.machine.is_null(), "a kfunc outside of any callback");
+        // SAFETY: set for the time of the callback by `enter`, whose caller holds the machine
+        // exclusively and does not touch it before the callback returns.
+        unsafe { &mut *self.machine }
+    }
+
+    pub fn entry(&mut self, task: u32) -> &mut Entry {
+        self.entries[task as usize].as_mut().expect("every task was added")
+    }
+
+    pub fn fail(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+    }
+
+    fn allowed(&mut self, kfunc: &str, contexts: &[In]) -> bool {
+        let fine = contexts.contains(&self.context);
+        if !fine {
+            let callback = self.callback;
+            self.fail(format!("{kfunc} may not be called from {callback}()"));
+        }
+        fine
+    }
+
+    /// Task number; the simulator's pids are one more.
+    unsafe fn task(&mut self, p: *mut TaskStruct) -> Option<u32> {
+        if p.is_null() {
+            self.fail(format!("{}() passes a task that is NULL", self.callback));
+            return None;
+        }
+        // SAFETY: schedulers have no tasks but ours.
+        Some(unsafe { (*p).pid as u32 - 1 })
+    }
+
+    /// `dispatch_enqueue()`.
+    pub fn put(&mut self, m: &mut Machine, task: u32, dsq: u64, flags: u64) {
+        let own = m.task(task).cpu;
+        let local = match dsq {
+            LOCAL => Some(own),
+            _ if dsq & LOCAL_ON == LOCAL_ON => Some(dsq as u32),
+            _ => None,
+        };
+        self.seq += 1;
+        let seq = if flags & ENQ_HEAD != 0 { (1 << 33) - self.seq } else { self.seq };
+        let Some(cpu) = local else {
+            let entry = self.entry(task);
+            entry.seq = seq;
+            entry.at = At::Queue(dsq);
+            let key = (entry.vtime, seq);
+            let place = {
+                let Some(queue) = self.queue(dsq) else {
+                    return self.fail(format!("there is no DSQ {dsq:#x}"));
+                };
+                let key_of = |other: &u32| {
+                    let entry = self.entries[*other as usize].as_ref().expect("queued");
+                    (entry.vtime, entry.seq)
+                };
+                queue.order.partition_point(|other| queue.key_order(key_of(other), key).is_lt())
+            };
+            if let Some(queue) = self.queue_mut(dsq) {
+                queue.order.insert(place, task);
+            }
+            return;
+        };
+        if cpu as usize >= m.cpus.len() {
+            return self.fail(format!(
+                "{}() dispatches to CPU {cpu}, which does not exist",
+                self.callback
+            ));
+        }
+        if !m.may_run(task, cpu) {
+            // task_can_run_on_remote_rq(): an error if it may not, the global queue if offline.
+            if m.task(task).allowed.contains(cpu) {
+                return self.put(m, task, GLOBAL, flags);
+            }
+            return self.fail(format!(
+                "{}() dispatches a task to CPU {cpu}, which its affinity forbids",
+                self.callback
+            ));
+        }
+        m.tasks[task as usize].cpu = cpu;
+        self.entry(task).p.cpu = cpu as i32;
+        self.entry(task).at = At::Local(cpu);
+        self.dispatched += 1;
+        let queue = &mut self.local[cpu as usize];
+        if flags & ENQ_HEAD != 0 {
+            queue.insert(0, task)
+        } else {
+            queue.push(task)
+        }
+        let running = m.cpus[cpu as usize].curr;
+        if running == NONE {
+            m.resched(cpu);
+        } else if flags & ENQ_PREEMPT != 0 {
+            self.entry(running).p.scx.slice = 0;
+            m.resched(cpu);
+        }
+    }
+
+    fn queue(&self, dsq: u64) -> Option<&Dsq> {
+        if dsq == GLOBAL { Some(&self.global) } else { self.dsqs.get(&dsq) }
+    }
+
+    fn queue_mut(&mut self, dsq: u64) -> Option<&mut Dsq> {
+        if dsq == GLOBAL { Some(&mut self.global) } else { self.dsqs.get_mut(&dsq) }
+    }
+
+    /// Out of whatever queue it is in.
+    pub fn take(&mut self, task: u32) {
+        match self.entry(task).at {
+            At::Local(cpu) => self.local[cpu as usize].retain(|other| *other != task),
+            At::Queue(dsq) => {
+                if let Some(queue) = self.queue_mut(dsq)
+                    && let Some(place) = queue.order.iter().position(|other| *other == task)
+                {
+                    queue.order.remove(place);
+                }
+            }
+            At::Nowhere | At::Scheduler => {}
+        }
+        self.entry(task).at = At::Nowhere;
+    }
+
+    pub fn first_local(&self, m: &Machine, cpu: u32) -> Option<u32> {
+        let queue = &self.local[cpu as usize];
+        queue.iter().copied().find(|task| m.may_run(*task, cpu))
+    }
+
+    /// `consume_global_dsq()`.
+    pub fn take_global(&mut self, m: &mut Machine, cpu: u32) -> bool {
+        self.consume(m, GLOBAL, cpu)
+    }
+
+    /// The first of a queue that may run on `cpu`, to its own queue.
+    fn consume(&mut self, m: &mut Machine, dsq: u64, cpu: u32) -> bool {
+        let Some(queue) = self.queue(dsq) else {
+            self.fail(format!("there is no DSQ {dsq:#x}"));
+            return false;
+        };
+        let Some(task) = queue.order.iter().copied().find(|task| m.may_run(*task, cpu)) else {
+            return false;
+        };
+        self.take(task);
+        self.put(m, task, LOCAL_ON | u64::from(cpu), 0);
+        true
+    }
+
+    /// A CPU that the task may run on, if the one it is on is none.
+    pub fn fallback(&self, m: &Machine, task: u32) -> Option<u32> {
+        m.task(task).allowed.first_common(&m.online, 0)
+    }
+
+    /// `scx_select_cpu_dfl()`: where it was if idle, else an idle core near, an idle core, an idle
+    /// CPU near, an idle CPU, else where it was. Claims it.
+    pub fn select(&mut self, m: &Machine, task: u32, prev: u32) -> (u32, bool) {
+        let allowed = &m.task(task).allowed;
+        let idle = |cpu: u32| self.idle.contains(cpu) && allowed.contains(cpu);
+        let core = |cpu: u32| {
+            let sibling = m.cpus[cpu as usize].sibling;
+            sibling == NONE || self.idle.contains(sibling)
+        };
+        let smt = m.cpus[prev as usize].sibling != NONE;
+        let llc = m.cpus[prev as usize].llc;
+        let near = |cpu: &u32| m.cpus[*cpu as usize].llc == llc;
+        let one_llc = m.cpus.iter().all(|cpu| cpu.llc == llc);
+        let found = if idle(prev) && (!smt || core(prev)) {
+            Some(prev)
+        } else {
+            let mut found = None;
+            if smt {
+                found = self.idle.iter().find(|cpu| near(cpu) && idle(*cpu) && core(*cpu));
+                if !one_llc {
+                    found = found.or_else(|| self.idle.iter().find(|cpu| idle(*cpu) && core(*cpu)));
+                }
+            }
+            found
+                .or_else(|| idle(prev).then_some(prev))
+                .or_else(|| self.idle.iter().find(|cpu| near(cpu) && idle(*cpu)))
+                .or_else(|| self.idle.first_common(allowed, 0))
+        };
+        match found {
+            Some(cpu) => {
+                self.idle.remove(cpu);
+                (cpu, true)
+            }
+            None => (prev, false),
+        }
+    }
+
+    fn pick(&mut self, mask: *const CpuMask, set: fn(&Inner) -> &CpuSet) -> Option<u32> {
+        // SAFETY: a task's mask, or one of the scheduler's; as many words as the header says.
+        let words = unsafe { &(*mask).bits };
+        let set = set(self);
+        set.0.iter().zip(words).zip(0..).find_map(|((idle, allowed), place)| {
+            let both = idle & allowed;
+            (both != 0).then(|| place * 64 + both.trailing_zeros())
+        })
+    }
+}
+
+unsafe extern "C" fn map_new(
+    sim: *mut c_void,
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    entries: u32,
+) -> *mut c_void {
+    // SAFETY: see `Inner::of`; all functions here are called by the shim's headers only.
+    let state = unsafe { Inner::of(sim) };
+    const ARRAYS: [u32; 2] = [2, 6];
+    const TASK_STORAGE: u32 = 29;
+    let value_bytes = value_size as usize;
+    let value_size = value_size.next_multiple_of(8);
+    let words = if ARRAYS.contains(&kind) { entries as usize * value_size as usize / 8 } else { 0 };
+    let mut values = vec![0u64; words].into_boxed_slice();
+    let mut index = 0;
+    if kind == TASK_STORAGE {
+        state.task_maps += 1;
+        index = state.task_maps;
+        if index as usize > STORAGES {
+            state.fail(format!("at most {STORAGES} task storages"));
+            index = 0;
+        }
+    }
+    let map = Map { kind, entries, value_size, index, values: values.as_mut_ptr().cast() };
+    let data = Box::new(MapData { map, key_size, value_bytes, values, hash: FxHashMap::default() });
+    state.maps.push(data);
+    let last = state.maps.last_mut().expect("just pushed");
+    debug_assert!(last.map.values.is_null() || !last.values.is_empty() || words == 0);
+    (&raw mut last.map).cast()
+}
+
+/// # Safety
+///
+/// `map` came from [`map_new`].
+unsafe fn data<'a>(map: *mut c_void) -> &'a mut MapData {
+    // SAFETY: the map is the first field, found from its address.
+    unsafe {
+        let offset = std::mem::offset_of!(MapData, map);
+        &mut *map.cast::<u8>().sub(offset).cast::<MapData>()
+    }
+}
+
+/// # Safety
+///
+/// `key` has as many bytes as the map's keys.
+unsafe fn key<'a>(data: &MapData, key: *const u8) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(key, data.key_size as usize) }
+}
+
+unsafe extern "C" fn map_lookup(_: *mut c_void, map: *mut c_void, k: *const u8) -> *mut c_void {
+    // SAFETY: the header passes its own map and a key of its type.
+    unsafe {
+        let data = data(map);
+        let key = key(data, k);
+        data.hash.get_mut(key).map_or(std::ptr::null_mut(), |value| value.as_mut_ptr().cast())
+    }
+}
+
+const EEXIST: i64 = 17;
+const ENOENT: i64 = 2;
+const E2BIG: i64 = 7;
+
+unsafe extern "C" fn map_update(
+    _: *mut c_void,
+    map: *mut c_void,
+    k: *const u8,
+    value: *const u8,
+    flags: u64,
+) -> i64 {
+    // SAFETY: as above; the value has the size of the map's values, before rounding.
+    unsafe {
+        let data = data(map);
+        let key = key(data, k);
+        let exists = data.hash.contains_key(key);
+        match flags {
+            1 if exists => return -EEXIST,
+            2 if !exists => return -ENOENT,
+            _ if !exists && data.hash.len() >= data.map.entries as usize => return -E2BIG,
+            _ => {}
+        }
+        let mut words = vec![0u64; data.map.value_size as usize / 8].into_boxed_slice();
+        let bytes = words.as_mut_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(value, bytes, data.value_bytes);
+        data.hash.insert(key.into(), words);
+        0
+    }
+}
+
+unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const u8) -> i64 {
+    // SAFETY: as above.
+    unsafe {
+        let data = data(map);
+        let key = key(data, k);
+        if data.hash.remove(key).is_some() { 0 } else { -ENOENT }
+    }
+}
+
+unsafe extern "C" fn storage_new(sim: *mut c_void, size: u32) -> *mut c_void {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let words = vec![0u64; (size as usize).div_ceil(8)].into_boxed_slice();
+    state.storages.push(words);
+    state.storages.last_mut().map_or(std::ptr::null_mut(), |words| words.as_mut_ptr().cast())
+}
+
+unsafe extern "C" fn storage_index(_: *mut c_void, map: *mut c_void) -> u32 {
+    // SAFETY: as above.
+    unsafe { data(map) }.map.index
+}
+
+unsafe extern "C" fn cgroup_storage(
+    sim: *mut c_void,
+    cgroup: *mut Cgroup,
+    map: *mut c_void,
+    size: u32,
+    create: u64,
+) -> *mut c_void {
+    // SAFETY: as above; cgroups are ours.
+    let (state, index) = unsafe { (Inner::of(sim), (*cgroup).index) };
+    let at = (index, map as usize);
+    if let Some(found) = state.cgroup_storage.get(&at) {
+        return found.cast();
+    }
+    if create & 1 == 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: as above.
+    let new = unsafe { storage_new(sim, size) };
+    state.cgroup_storage.insert(at, new.cast());
+    new
+}
+
+unsafe extern "C" fn create_dsq(sim: *mut c_void, dsq: u64) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    if !state.allowed("scx_bpf_create_dsq", &[In::Unlocked]) {
+        return -1;
+    }
+    if dsq >> 63 != 0 {
+        return -22;
+    }
+    if state.dsqs.contains_key(&dsq) {
+        return -(EEXIST as i32);
+    }
+    state.dsqs.insert(dsq, Dsq::default());
+    0
+}
+
+unsafe extern "C" fn destroy_dsq(sim: *mut c_void, dsq: u64) {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    if state.queue(dsq).is_some_and(|queue| !queue.order.is_empty()) {
+        return state.fail(format!("DSQ {dsq:#x} is destroyed while tasks are in it"));
+    }
+    state.dsqs.remove(&dsq);
+}
+
+unsafe fn insert_any(
+    sim: *mut c_void,
+    p: *mut TaskStruct,
+    dsq: u64,
+    slice: u64,
+    vtime: Option<u64>,
+    flags: u64,
+) {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let name = if vtime.is_some() { "scx_bpf_dsq_insert_vtime" } else { "scx_bpf_dsq_insert" };
+    if !state.allowed(name, &[In::SelectCpu, In::Enqueue, In::Dispatch]) {
+        return;
+    }
+    // SAFETY: as above.
+    let Some(task) = (unsafe { state.task(p) }) else { return };
+    if vtime.is_some() && dsq >> 63 != 0 {
+        return state.fail(format!("{name} needs a DSQ of the scheduler's own, not {dsq:#x}"));
+    }
+    if state.queue(dsq).is_none() && dsq >> 63 == 0 {
+        return state.fail(format!("there is no DSQ {dsq:#x}"));
+    }
+    if let Some(queue) = state.queue_mut(dsq).filter(|_| dsq != GLOBAL) {
+        if queue.order.is_empty() {
+            queue.by_vtime = vtime.is_some();
+        } else if queue.by_vtime != vtime.is_some() {
+            return state.fail(format!("DSQ {dsq:#x} already holds tasks of the other order"));
+        }
+    }
+    let context = state.context;
+    let callback = state.callback;
+    let entry = state.entry(task);
+    // SCX_SLICE of 0: the task keeps what it has, at least 1.
+    entry.p.scx.slice = if slice == 0 { entry.p.scx.slice.max(1) } else { slice };
+    if let Some(vtime) = vtime {
+        entry.p.scx.dsq_vtime = vtime;
+        entry.vtime = vtime;
+    }
+    if context == In::Dispatch {
+        if entry.at != At::Scheduler {
+            return state.fail(format!("{callback}() inserts a task that it was not given"));
+        }
+        return state.put(state.m(), task, dsq, flags);
+    }
+    if entry.direct.is_some() {
+        return state.fail(format!("{callback}() inserts a task twice"));
+    }
+    entry.direct = Some((dsq, flags));
+}
+
+unsafe extern "C" fn insert(
+    sim: *mut c_void,
+    p: *mut TaskStruct,
+    dsq: u64,
+    slice: u64,
+    flags: u64,
+) {
+    // SAFETY: as above.
+    unsafe { insert_any(sim, p, dsq, slice, None, flags) }
+}
+
+unsafe extern "C" fn insert_vtime(
+    sim: *mut c_void,
+    p: *mut TaskStruct,
+    dsq: u64,
+    slice: u64,
+    vtime: u64,
+    flags: u64,
+) {
+    // SAFETY: as above.
+    unsafe { insert_any(sim, p, dsq, slice, Some(vtime), flags) }
+}
+
+unsafe extern "C" fn move_to_local(sim: *mut c_void, dsq: u64) -> bool {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    if !state.allowed("scx_bpf_dsq_move_to_local", &[In::Dispatch]) {
+        return false;
+    }
+    let cpu = state.dispatching;
+    state.consume(state.m(), dsq, cpu)
+}
+
+unsafe extern "C" fn move_(
+    sim: *mut c_void,
+    it: *mut Iter,
+    p: *mut TaskStruct,
+    dsq: u64,
+    flags: u64,
+    by_vtime: bool,
+) -> bool {
+    // SAFETY: as above; the iterator is on the scheduler's stack.
+    let (state, it) = unsafe { (Inner::of(sim), &mut *it) };
+    // From a timer or a program of its own too, but not with a runqueue locked.
+    let contexts = [In::Dispatch, In::Unlocked];
+    if !state.allowed("scx_bpf_dsq_move", &contexts) {
+        return false;
+    }
+    // SAFETY: as above.
+    let Some(task) = (unsafe { state.task(p) }) else { return false };
+    let set = std::mem::take(&mut it.set);
+    if state.entry(task).at != At::Queue(it.dsq) {
+        return false;
+    }
+    let m = state.m();
+    let cpu = state.dispatching;
+    let to = if dsq == LOCAL { LOCAL_ON | u64::from(cpu) } else { dsq };
+    if to & LOCAL_ON == LOCAL_ON && !m.may_run(task, to as u32) {
+        return false;
+    }
+    state.take(task);
+    let entry = state.entry(task);
+    if set & 1 != 0 {
+        entry.p.scx.slice = it.slice;
+    }
+    if by_vtime {
+        if set & 2 != 0 {
+            entry.p.scx.dsq_vtime = it.vtime;
+        }
+        entry.vtime = entry.p.scx.dsq_vtime;
+    }
+    state.put(m, task, to, flags);
+    true
+}
+
+unsafe extern "C" fn nr_queued(sim: *mut c_void, dsq: u64) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let n = match dsq {
+        LOCAL => state.local[state.dispatching as usize].len(),
+        _ if dsq & LOCAL_ON == LOCAL_ON => state.local.get(dsq as u32 as usize).map_or(0, Vec::len),
+        _ => match state.queue(dsq) {
+            Some(queue) => queue.order.len(),
+            None => return -(ENOENT as i32),
+        },
+    };
+    n as i32
+}
+
+unsafe extern "C" fn peek(sim: *mut c_void, dsq: u64) -> *mut TaskStruct {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    match state.queue(dsq).and_then(|queue| queue.order.first().copied()) {
+        Some(task) => &raw mut *state.entry(task).p,
+        None => std::ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn iter_new(sim: *mut c_void, it: *mut Iter, dsq: u64, _: u64) -> i32 {
+    // SAFETY: as above.
+    let (state, it) = unsafe { (Inner::of(sim), &mut *it) };
+    *it = Iter { dsq, at: 0, slice: 0, vtime: 0, set: 0 };
+    if dsq >> 63 != 0 || state.queue(dsq).is_none() {
+        it.dsq = u64::MAX;
+        return -(ENOENT as i32);
+    }
+    0
+}
+
+/// The cursor is the place of the next one; whoever was moved away since then leaves it one too far.
+unsafe extern "C" fn iter_next(sim: *mut c_void, it: *mut Iter) -> *mut TaskStruct {
+    // SAFETY: as above.
+    let (state, it) = unsafe { (Inner::of(sim), &mut *it) };
+    let Some(queue) = state.queue(it.dsq) else { return std::ptr::null_mut() };
+    // `at` is the task last returned, plus 1, in the upper half, and its place in the lower.
+    let (last, place) = ((it.at >> 32) as u32, it.at as u32 as usize);
+    let still_there = last != 0 && queue.order.get(place) == Some(&(last - 1));
+    let next = if last == 0 {
+        0
+    } else if still_there {
+        place + 1
+    } else {
+        place
+    };
+    match queue.order.get(next).copied() {
+        Some(task) => {
+            it.at = u64::from(task + 1) << 32 | next as u64;
+            &raw mut *state.entry(task).p
+        }
+        None => std::ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn iter_destroy(_: *mut c_void, it: *mut Iter) {
+    // SAFETY: as above.
+    unsafe { (*it).dsq = u64::MAX };
+}
+
+unsafe extern "C" fn kick(sim: *mut c_void, cpu: i32, flags: u64) {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let m = state.m();
+    if cpu < 0 || cpu as usize >= m.cpus.len() {
+        let callback = state.callback;
+        return state.fail(format!("{callback}() kicks CPU {cpu}, which does not exist"));
+    }
+    let running = m.cpus[cpu as usize].curr;
+    const IDLE: u64 = 1;
+    const PREEMPT: u64 = 2;
+    if flags & IDLE != 0 && running != NONE {
+        return;
+    }
+    if flags & PREEMPT != 0 && running != NONE {
+        state.entry(running).p.scx.slice = 0;
+    }
+    m.resched(cpu as u32);
+}
+
+unsafe extern "C" fn select_cpu_dfl(
+    sim: *mut c_void,
+    p: *mut TaskStruct,
+    prev: i32,
+    _: u64,
+    idle: *mut bool,
+) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    if !state.allowed("scx_bpf_select_cpu_dfl", &[In::SelectCpu, In::Enqueue, In::Unlocked]) {
+        return prev;
+    }
+    // SAFETY: as above.
+    let Some(task) = (unsafe { state.task(p) }) else { return prev };
+    let (cpu, found) = state.select(state.m(), task, prev as u32);
+    // SAFETY: a variable of the scheduler.
+    unsafe { *idle = found };
+    cpu as i32
+}
+
+unsafe extern "C" fn select_cpu_and(
+    sim: *mut c_void,
+    p: *mut TaskStruct,
+    prev: i32,
+    _: u64,
+    _: *const CpuMask,
+    _: u64,
+) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    if !state.allowed("scx_bpf_select_cpu_and", &[In::SelectCpu, In::Enqueue, In::Unlocked]) {
+        return -16;
+    }
+    // SAFETY: as above.
+    let Some(task) = (unsafe { state.task(p) }) else { return -16 };
+    match state.select(state.m(), task, prev as u32) {
+        (cpu, true) => cpu as i32,
+        _ => -16,
+    }
+}
+
+unsafe extern "C" fn pick_idle(sim: *mut c_void, allowed: *const CpuMask, _: u64) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    match state.pick(allowed, |state| &state.idle) {
+        Some(cpu) => {
+            state.idle.remove(cpu);
+            cpu as i32
+        }
+        None => -16,
+    }
+}
+
+unsafe extern "C" fn pick_any(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {
+    // SAFETY: as above.
+    let idle = unsafe { pick_idle(sim, allowed, flags) };
+    if idle >= 0 {
+        return idle;
+    }
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let online = state.m().online.clone();
+    // SAFETY: as in `Inner::pick`.
+    let words = unsafe { &(*allowed).bits };
+    online
+        .iter()
+        .find(|cpu| words[*cpu as usize / 64] >> (cpu % 64) & 1 == 1)
+        .map_or(-16, |cpu| cpu as i32)
+}
+
+unsafe extern "C" fn test_and_clear_idle(sim: *mut c_void, cpu: i32) -> bool {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let idle = cpu >= 0 && state.idle.contains(cpu as u32);
+    if idle {
+        state.idle.remove(cpu as u32);
+    }
+    idle
+}
+
+unsafe extern "C" fn from_pid(sim: *mut c_void, pid: i32) -> *mut TaskStruct {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let entry = usize::try_from(pid - 1).ok().and_then(|task| state.entries.get_mut(task));
+    match entry {
+        Some(Some(entry)) if entry.p.pid == pid => &raw mut *entry.p,
+        _ => std::ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn curr(sim: *mut c_void, cpu: i32) -> *mut TaskStruct {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let task =
+        usize::try_from(cpu).ok().and_then(|cpu| state.m().cpus.get(cpu)).map(|cpu| cpu.curr);
+    match task {
+        Some(task) if task != NONE => &raw mut *state.entry(task).p,
+        _ => std::ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn ancestor(sim: *mut c_void, cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
+    // SAFETY: as above.
+    let (state, own) = unsafe { (Inner::of(sim), (*cgroup).level) };
+    match level {
+        0 => &raw mut *state.cgroups[0],
+        _ if level == own => cgroup,
+        _ => std::ptr::null_mut(),
+    }
+}
+
+unsafe extern "C" fn root(sim: *mut c_void) -> *mut Cgroup {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    &raw mut *state.cgroups[0]
+}
+
+unsafe extern "C" fn exit(sim: *mut c_void, code: i64, message: *const c_char, error: bool) {
+    // SAFETY: as above; the message is a C string of the shim.
+    let (state, words) = unsafe { (Inner::of(sim), text(message)) };
+    let how = if error { "scx_bpf_error()".into() } else { format!("scx_bpf_exit({code})") };
+    state.fail(format!("the scheduler ended by {how}: {words}"));
+}
+
+unsafe extern "C" fn timer_start(sim: *mut c_void, timer: *mut Timer, ns: u64) -> i32 {
+    // SAFETY: as above.
+    let state = unsafe { Inner::of(sim) };
+    let at = state.m().now + ns;
+    state.timers.push((at, timer as u64));
+    0
+}
+
+unsafe extern "C" fn random(sim: *mut c_void) -> u32 {
+    // SAFETY: as above.
+    unsafe { Inner::of(sim) }.random.next_u32()
+}

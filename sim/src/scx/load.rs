@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Schedulers as native objects: compiled, and loaded once for each simulation, so that each has
+//! global variables of its own.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use libloading::Library;
+
+use crate::scx::ffi::{Ops, Shim};
+
+static BATON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baton.so"));
+static FIFO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fifo.so"));
+static VTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vtime.so"));
+
+/// The shim's headers, for schedulers that are compiled at run time.
+const HEADERS: [(&str, &str); 7] = [
+    ("vmlinux.h", include_str!("../../shim/include/vmlinux.h")),
+    ("shim.h", include_str!("../../shim/include/shim.h")),
+    ("bpf/bpf_helpers.h", include_str!("../../shim/include/bpf/bpf_helpers.h")),
+    ("bpf/bpf_core_read.h", include_str!("../../shim/include/bpf/bpf_core_read.h")),
+    ("bpf/bpf_tracing.h", include_str!("../../shim/include/bpf/bpf_tracing.h")),
+    ("scx/common.bpf.h", include_str!("../../shim/include/scx/common.bpf.h")),
+    ("user.c", include_str!("../../shim/user.c")),
+];
+
+/// Integers wrap as in BPF; BPF knows no strict aliasing.
+const FLAGS: [&str; 7] =
+    ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fwrapv", "-Wno-unused"];
+
+/// The native object of a scheduler: scx_baton, an example (scx_fifo, scx_vtime), or a BPF source
+/// that ends in `.bpf.c`, which is compiled.
+///
+/// Errors: neither, or it does not compile; then with the compiler's words.
+pub fn object(name: &str) -> Result<Vec<u8>> {
+    match name {
+        "scx_baton" => Ok(BATON.to_vec()),
+        "scx_fifo" => Ok(FIFO.to_vec()),
+        "scx_vtime" => Ok(VTIME.to_vec()),
+        _ if name.ends_with(".bpf.c") => compile(Path::new(name)),
+        _ => bail!(
+            "there is no scheduler \"{name}\": it is one of cfs, cfs-debooster, eevdf, \
+             eevdf-debooster, scx_baton, scx_fifo, scx_vtime, or a file that ends in .bpf.c"
+        ),
+    }
+}
+
+fn compile(source: &Path) -> Result<Vec<u8>> {
+    let source = fs::canonicalize(source)
+        .with_context(|| format!("cannot read the scheduler {}", source.display()))?;
+    let directory = Temporary::new()?;
+    for (name, text) in HEADERS {
+        let file = directory.0.join(name);
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let object = directory.0.join("scheduler.so");
+    let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
+    let output = Command::new(&clang)
+        .args(FLAGS)
+        .arg(format!("-I{}", directory.0.display()))
+        .arg(format!("-DSHIM_SCHEDULER=\"{}\"", source.display()))
+        .arg(directory.0.join("user.c"))
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .with_context(|| format!("cannot run {clang} to compile {}", source.display()))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        let first = words.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+        bail!("{} does not compile for the simulator: {first}", source.display());
+    }
+    fs::read(&object).context("the compiled scheduler is gone")
+}
+
+struct Temporary(std::path::PathBuf);
+
+impl Temporary {
+    fn new() -> Result<Self> {
+        let name = format!("baton-sim-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Only our own files; what is left harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One instance.
+pub struct Loaded {
+    library: Library,
+    _file: File,
+}
+
+impl Loaded {
+    /// Errors: no memory, or it is no shared object.
+    pub fn new(object: &[u8]) -> Result<Self> {
+        // SAFETY: the name is a C string; the descriptor is ours alone.
+        let mut file = unsafe {
+            let fd = libc::memfd_create(c"scheduler".as_ptr(), libc::MFD_CLOEXEC);
+            ensure!(fd >= 0, "no memory for a scheduler: {}", std::io::Error::last_os_error());
+            File::from_raw_fd(fd)
+        };
+        file.write_all(object).context("no memory for a scheduler")?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // SAFETY: compiled from the project's sources, or the user's own, which the user wants to
+        // run; it has no constructors. Another file, so another instance, each time.
+        let library = unsafe { Library::new(path) }.context("the scheduler cannot be loaded")?;
+        Ok(Loaded { library, _file: file })
+    }
+
+    /// The address of a function or variable, if it has one of that name.
+    pub fn symbol<T: Copy>(&self, name: &str) -> Option<T> {
+        // SAFETY: the caller names the type that the shim's headers give this symbol.
+        unsafe { self.library.get::<T>(name.as_bytes()).ok().map(|symbol| *symbol) }
+    }
+
+    /// # Safety
+    ///
+    /// `shim` must stay where it is while the scheduler is used.
+    pub unsafe fn connect(&self, shim: *mut Shim) -> Result<*const Ops> {
+        let at: *mut *mut Shim = self.symbol("shim").context("not compiled with the shim")?;
+        let ops: *const *const Ops = self
+            .symbol("shim_ops")
+            .context("the scheduler has no SCX_OPS_DEFINE, so it does nothing")?;
+        // SAFETY: both are variables of the shim's headers.
+        unsafe {
+            *at = shim;
+            Ok(*ops)
+        }
+    }
+
+    /// Sets a `const volatile` variable, as a loader does before BPF programs are loaded.
+    pub fn set<T: Copy>(&self, name: &str, place: usize, value: T) {
+        let Some(at) = self.symbol::<*mut T>(name) else { return };
+        let at = at.wrapping_add(place);
+        let page = 4096;
+        let start = at as usize / page * page;
+        let end = at as usize + size_of::<T>();
+        // SAFETY: the variable is in a private mapping of ours, which nothing else writes.
+        unsafe {
+            let writable = libc::PROT_READ | libc::PROT_WRITE;
+            if libc::mprotect(start as *mut libc::c_void, end - start, writable) == 0 {
+                at.write_volatile(value);
+            }
+        }
+    }
+}

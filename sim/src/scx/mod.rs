@@ -1,0 +1,708 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! sched_ext as `kernel/sched/ext/ext.c` does it: a scheduler's callbacks, dispatch queues, and which
+//! kfunc may be called where. The scheduler is the BPF source itself, compiled natively.
+
+mod ffi;
+mod kfuncs;
+mod load;
+
+use std::ffi::CStr;
+
+use anyhow::{Result, bail};
+use rand_core::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustc_hash::FxHashMap;
+
+use self::ffi::*;
+use self::load::Loaded;
+pub use self::load::object;
+use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State};
+
+const LOCAL: u64 = 1 << 63 | 2;
+const GLOBAL: u64 = 1 << 63 | 1;
+const LOCAL_ON: u64 = 1 << 63 | 1 << 62;
+
+const ENQ_WAKEUP: u64 = 1;
+const ENQ_HEAD: u64 = 1 << 4;
+const ENQ_CPU_SELECTED: u64 = 1 << 10;
+const ENQ_PREEMPT: u64 = 1 << 32;
+const ENQ_LAST: u64 = 1 << 41;
+const OPS_ENQ_LAST: u64 = 2;
+const TASK_QUEUED: u32 = 1;
+
+const SLICE_DFL: u64 = 20_000_000;
+const SLICE_INF: u64 = u64::MAX;
+
+/// `SCX_DSP_MAX_LOOPS`.
+const DISPATCH_LOOPS: u32 = 32;
+
+/// Callbacks, as the rules for kfuncs distinguish them (`scx_kf_allowed_if_unlocked()` and the
+/// sets of kfuncs in ext.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum In {
+    Nothing,
+    SelectCpu,
+    Enqueue,
+    Dispatch,
+    /// Those with the runqueue locked: running, stopping, tick, yield and so on.
+    Locked,
+    /// Those that may sleep: init, init_task, cgroup_init, exit; and timers.
+    Unlocked,
+}
+
+/// Where a task is, from the point of view of sched_ext.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// It runs, sleeps, or is on its way.
+    Nowhere,
+    /// Given to the scheduler, which has put it into no queue (yet).
+    Scheduler,
+    Queue(u64),
+    Local(u32),
+}
+
+struct Entry {
+    p: Box<TaskStruct>,
+    mask: Box<CpuMask>,
+    at: At,
+    /// Of its place in a queue.
+    vtime: u64,
+    seq: u64,
+    /// Chosen in select_cpu() or enqueue(): queue and flags.
+    direct: Option<(u64, u64)>,
+    runs_since: Ns,
+}
+
+/// A dispatch queue: ordered by virtual time and then by arrival, or by arrival alone.
+#[derive(Default)]
+struct Dsq {
+    order: Vec<u32>,
+    by_vtime: bool,
+}
+
+/// The parts of a sched_ext scheduler that its kfuncs work on. The scheduler keeps addresses of what
+/// is in boxes.
+#[expect(clippy::vec_box, reason = "addresses must stay")]
+struct Inner {
+    /// While a callback runs, the machine; else null.
+    machine: *mut Machine,
+    entries: Vec<Option<Entry>>,
+    dsqs: FxHashMap<u64, Dsq>,
+    local: Vec<Vec<u32>>,
+    global: Dsq,
+    /// `scx_idle_cpumask`: those whose idleness nobody has claimed.
+    idle: CpuSet,
+    /// Those that were told to be idle last.
+    was_idle: CpuSet,
+    seq: u64,
+    /// Tasks that were moved to any pCPU's own queue so far.
+    dispatched: u64,
+    context: In,
+    callback: &'static str,
+    /// Who is dispatched, and where.
+    dispatching: u32,
+    maps: Vec<Box<kfuncs::MapData>>,
+    storages: Vec<Box<[u64]>>,
+    task_maps: u32,
+    cgroup_storage: FxHashMap<(i32, usize), *mut u64>,
+    cgroups: Vec<Box<Cgroup>>,
+    failure: Option<String>,
+    timers: Vec<(Ns, u64)>,
+    random: Xoshiro256PlusPlus,
+}
+
+type LoadFn = unsafe extern "C" fn(*mut KvmVcpu, i32) -> i32;
+type VcpuFn = unsafe extern "C" fn(*mut KvmVcpu) -> i32;
+type VmFn = unsafe extern "C" fn(*mut Kvm) -> i32;
+
+/// Probes into KVM, if the scheduler has any (scx_baton's).
+struct Probes {
+    load: Option<LoadFn>,
+    spin: Option<VcpuFn>,
+    halt: Option<VcpuFn>,
+    destroy: Option<VmFn>,
+}
+
+#[expect(clippy::vec_box, reason = "addresses must stay")]
+pub struct Scx {
+    ops: *const Ops,
+    shim: Box<Shim>,
+    state: Box<Inner>,
+    probes: Probes,
+    kvms: Vec<Box<Kvm>>,
+    vcpus: Vec<Option<Box<KvmVcpu>>>,
+    loaded: Loaded,
+}
+
+/// What a cgroup of a VM weighs, and where it is: directly below the root.
+pub struct Group {
+    pub weight: u32,
+}
+
+macro_rules! call {
+    ($self:ident, $m:ident, $context:expr, $cpu:expr, $op:ident ( $($arg:expr),* )) => {{
+        // SAFETY: the ops are the scheduler's, and the library stays loaded as long as `self`.
+        let op = unsafe { (*$self.ops).$op };
+        op.map(|op| {
+            let before = $self.enter($m, $context, $cpu, stringify!($op));
+            // SAFETY: arguments are as the shim's headers say, and stay alive for the call.
+            let result = unsafe { op($($arg),*) };
+            $self.leave(before);
+            result
+        })
+    }};
+}
+
+impl Scx {
+    /// Loads and initializes a scheduler for this machine.
+    ///
+    /// Errors: it cannot be loaded, or its init() fails.
+    pub fn new(object: &[u8], m: &mut Machine, groups: &[Group], seed: u64) -> Result<Self> {
+        let loaded = Loaded::new(object)?;
+        let cpus = m.cpus.len();
+        if cpus > CPU_WORDS * 64 {
+            bail!("{cpus} pCPUs are too many for sched_ext here; at most {}", CPU_WORDS * 64);
+        }
+        let mut state = Box::new(Inner {
+            machine: std::ptr::null_mut(),
+            entries: Vec::new(),
+            dsqs: FxHashMap::default(),
+            local: vec![Vec::new(); cpus],
+            global: Dsq::default(),
+            idle: m.online.clone(),
+            was_idle: m.online.clone(),
+            seq: 1 << 32,
+            dispatched: 0,
+            context: In::Nothing,
+            callback: "",
+            dispatching: 0,
+            maps: Vec::new(),
+            storages: Vec::new(),
+            task_maps: 0,
+            cgroup_storage: FxHashMap::default(),
+            cgroups: Vec::new(),
+            failure: None,
+            timers: Vec::new(),
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+        });
+        for index in 0..=groups.len() as i32 {
+            let level = i32::from(index > 0);
+            state.cgroups.push(Box::new(Cgroup { level, index, storage: std::ptr::null_mut() }));
+        }
+        let shim = Box::new(kfuncs::shim(&mut state, cpus as u32));
+        let probes = Probes {
+            load: loaded.symbol("baton_vcpu_load"),
+            spin: loaded.symbol("baton_on_spin"),
+            halt: loaded.symbol("baton_halt"),
+            destroy: loaded.symbol("baton_destroy_vm"),
+        };
+        let llcs = m.cpus.iter().map(|cpu| cpu.llc).max().unwrap_or(0) + 1;
+        loaded.set("nr_llcs", 0, llcs);
+        loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
+        for (cpu, at) in m.cpus.iter().enumerate() {
+            loaded.set("cpu_llc", cpu, at.llc as u16);
+        }
+        let mut scx = Scx {
+            ops: std::ptr::null(),
+            shim,
+            state,
+            probes,
+            kvms: (0..groups.len()).map(|_| Box::new(Kvm { index: 0 })).collect(),
+            vcpus: Vec::new(),
+            loaded,
+        };
+        // SAFETY: the shim is in a box that `scx` keeps.
+        scx.ops = unsafe { scx.loaded.connect(&raw mut *scx.shim)? };
+        if let Some(error) = call!(scx, m, In::Unlocked, 0, init()).filter(|error| *error != 0) {
+            bail!("the scheduler's init() failed: {error}");
+        }
+        for index in 0..scx.state.cgroups.len() {
+            let weight = if index == 0 { 100 } else { groups[index - 1].weight };
+            let mut args =
+                CgroupInitArgs { weight, period_us: 100_000, quota_us: u64::MAX, burst_us: 0 };
+            let cgroup = &raw mut *scx.state.cgroups[index];
+            call!(scx, m, In::Unlocked, 0, cgroup_init(cgroup, &raw mut args));
+        }
+        if let Some(why) = scx.state.failure.clone() {
+            bail!(why);
+        }
+        Ok(scx)
+    }
+
+    fn enter(
+        &mut self,
+        m: &mut Machine,
+        context: In,
+        cpu: u32,
+        callback: &'static str,
+    ) -> (In, &'static str) {
+        self.shim.now = m.now;
+        self.shim.cpu = cpu as i32;
+        let state = &mut *self.state;
+        state.machine = m;
+        let before = (state.context, state.callback);
+        (state.context, state.callback) = (context, callback);
+        before
+    }
+
+    fn leave(&mut self, before: (In, &'static str)) {
+        (self.state.context, self.state.callback) = before;
+        if before.0 == In::Nothing {
+            self.state.machine = std::ptr::null_mut();
+        }
+    }
+
+    fn p(&mut self, task: u32) -> *mut TaskStruct {
+        &raw mut *self.state.entry(task).p
+    }
+
+    /// `update_curr_scx()`.
+    fn update_curr(&mut self, m: &Machine, task: u32) {
+        let entry = self.state.entry(task);
+        let ran = m.now - entry.runs_since;
+        entry.runs_since = m.now;
+        if entry.p.scx.slice != SLICE_INF {
+            entry.p.scx.slice = entry.p.scx.slice.saturating_sub(ran);
+        }
+    }
+
+    /// `do_enqueue_task()`.
+    fn enqueue(&mut self, m: &mut Machine, task: u32, flags: u64, on: u32) {
+        if self.state.entry(task).direct.is_none() {
+            self.state.entry(task).at = At::Scheduler;
+            let p = self.p(task);
+            if call!(self, m, In::Enqueue, on, enqueue(p, flags)).is_none() {
+                self.state.entry(task).p.scx.slice = SLICE_DFL;
+                self.state.entry(task).direct = Some((GLOBAL, flags));
+            }
+        }
+        if let Some((dsq, flags)) = self.state.entry(task).direct.take() {
+            self.state.put(m, task, dsq, flags);
+        }
+    }
+
+    /// `balance_one()` and `pick_task_scx()`: who is next. `true`: the one that has just run.
+    fn choose(&mut self, m: &mut Machine, cpu: u32, prev: Option<u32>) -> (Option<u32>, bool) {
+        let slice = |scx: &mut Scx, task: u32| scx.state.entry(task).p.scx.slice;
+        if let Some(prev) = prev
+            && slice(self, prev) > 0
+        {
+            return (Some(prev), true);
+        }
+        for _ in 0..DISPATCH_LOOPS {
+            let state = &mut *self.state;
+            if state.first_local(m, cpu).is_some() || state.take_global(m, cpu) {
+                break;
+            }
+            let before = state.dispatched;
+            let p = prev.map_or(std::ptr::null_mut(), |prev| self.p(prev));
+            self.state.dispatching = cpu;
+            call!(self, m, In::Dispatch, cpu, dispatch(cpu as i32, p));
+            if let Some(prev) = prev
+                && slice(self, prev) > 0
+            {
+                return (Some(prev), true);
+            }
+            // Nothing came from it, not even for another pCPU.
+            if self.state.dispatched == before {
+                break;
+            }
+        }
+        if let Some(next) = self.state.first_local(m, cpu) {
+            return (Some(next), false);
+        }
+        // SAFETY: as in `call!`.
+        let enq_last = unsafe { (*self.ops).flags } & OPS_ENQ_LAST != 0;
+        match prev {
+            Some(prev) if !enq_last => {
+                self.state.entry(prev).p.scx.slice = SLICE_DFL;
+                (Some(prev), true)
+            }
+            _ => (None, false),
+        }
+    }
+
+    fn vcpu(&mut self, m: &Machine, task: u32) -> *mut KvmVcpu {
+        let at = task as usize;
+        if self.vcpus.len() <= at {
+            self.vcpus.resize_with(at + 1, || None);
+        }
+        let vm = m.task(task).vm as usize;
+        let kvm = &raw mut *self.kvms[vm];
+        &raw mut **self.vcpus[at].get_or_insert_with(|| {
+            let vcpu_id = task as i32;
+            Box::new(KvmVcpu { kvm, vcpu_id, wants_to_run: true, preempted: false, ready: false })
+        })
+    }
+
+    /// The scheduler's own counters, if it is Baton.
+    fn stat(&self) -> Vec<(&'static str, u64)> {
+        const NAMES: [&str; 14] = [
+            "yields",
+            "obeyed",
+            "missed foreign",
+            "missed running",
+            "missed asleep",
+            "missed spent",
+            "missed raced",
+            "plain yields",
+            "spins",
+            "turns",
+            "gangs",
+            "stacking avoided",
+            "host preempts",
+            "boost ns",
+        ];
+        let Some(handle) = self.loaded.symbol::<*const *const Map>("stats") else {
+            return Vec::new();
+        };
+        // SAFETY: the map of this name holds one record of as many counters; its handle is null
+        // until it is first used.
+        unsafe {
+            if self.probes.load.is_none() || (*handle).is_null() {
+                return Vec::new();
+            }
+            let counts = (**handle).values.cast::<u64>();
+            NAMES.iter().enumerate().map(|(i, name)| (*name, counts.add(i).read())).collect()
+        }
+    }
+}
+
+impl Scheduler for Scx {
+    fn add(&mut self, m: &mut Machine, task: u32) {
+        let t = m.task(task);
+        let mut mask = Box::new(CpuMask { bits: [0; CPU_WORDS] });
+        mask.bits[..t.allowed.0.len()].copy_from_slice(&t.allowed.0);
+        let group = if t.vm == NONE { 0 } else { t.vm as usize + 1 };
+        let name = if t.vm == NONE { format!("host-{task}") } else { format!("CPU {task}/KVM") };
+        let mut comm = [0; 16];
+        let n = name.len().min(15);
+        comm[..n].copy_from_slice(&name.as_bytes()[..n]);
+        let mut p = Box::new(TaskStruct {
+            pid: task as i32 + 1,
+            tgid: task as i32 + 1,
+            flags: 0,
+            nr_cpus_allowed: t.allowed.len() as i32,
+            scx: Entity {
+                slice: SLICE_DFL,
+                dsq_vtime: 0,
+                weight: t.weight,
+                flags: 0,
+                disallow: false,
+                ddsp_dsq_id: 0,
+            },
+            cpus_ptr: &raw const *mask,
+            cpu: t.cpu as i32,
+            static_prio: 120,
+            cgroup: &raw mut *self.state.cgroups[group],
+            storage: [std::ptr::null_mut(); STORAGES],
+            comm,
+        });
+        let mut args = InitTaskArgs { fork: false, cgroup: p.cgroup };
+        let raw = &raw mut *p;
+        let at = task as usize;
+        if self.state.entries.len() <= at {
+            self.state.entries.resize_with(at + 1, || None);
+        }
+        let entry =
+            Entry { p, mask, at: At::Nowhere, vtime: 0, seq: 0, direct: None, runs_since: 0 };
+        self.state.entries[at] = Some(entry);
+        if let Some(error) = call!(self, m, In::Unlocked, 0, init_task(raw, &raw mut args))
+            && error != 0
+        {
+            self.state.fail(format!("init_task() failed: {error}"));
+        }
+        call!(self, m, In::Locked, 0, enable(raw));
+    }
+
+    fn remove(&mut self, m: &mut Machine, task: u32) {
+        let p = self.p(task);
+        self.state.take(task);
+        call!(self, m, In::Locked, 0, disable(p));
+        let mut args = ExitTaskArgs { cancelled: false };
+        call!(self, m, In::Unlocked, 0, exit_task(p, &raw mut args));
+        // Its memory stays: the scheduler may have kept its pid, not the task.
+        self.state.entry(task).at = At::Nowhere;
+        self.state.entry(task).p.pid = 0;
+    }
+
+    fn wake(&mut self, m: &mut Machine, task: u32, waker: u32) {
+        let mut flags = ENQ_WAKEUP;
+        let prev = m.task(task).cpu;
+        let p = self.p(task);
+        self.state.entry(task).direct = None;
+        self.state.entry(task).p.cpu = prev as i32;
+        if self.state.entry(task).p.nr_cpus_allowed > 1 {
+            // No ops.select_cpu(): the kernel's own choice.
+            let chosen = call!(self, m, In::SelectCpu, waker, select_cpu(p, prev as i32, 0));
+            let cpu = match chosen {
+                Some(cpu) => cpu,
+                None => {
+                    let (cpu, idle) = self.state.select(m, task, prev);
+                    if idle {
+                        self.state.entry(task).p.scx.slice = SLICE_DFL;
+                        self.state.entry(task).direct = Some((LOCAL, 0));
+                    }
+                    cpu as i32
+                }
+            };
+            if cpu < 0 || cpu as usize >= m.cpus.len() {
+                return self
+                    .state
+                    .fail(format!("select_cpu() chose CPU {cpu}, which does not exist"));
+            }
+            let cpu = cpu as u32;
+            // A CPU that it may not use is replaced (`select_fallback_rq()`).
+            let cpu = if m.may_run(task, cpu) {
+                cpu
+            } else {
+                self.state.fallback(m, task).unwrap_or(prev)
+            };
+            m.tasks[task as usize].cpu = cpu;
+            self.state.entry(task).p.cpu = cpu as i32;
+            flags |= ENQ_CPU_SELECTED;
+        }
+        self.state.entry(task).p.scx.flags |= TASK_QUEUED;
+        call!(self, m, In::Locked, waker, runnable(p, flags));
+        self.enqueue(m, task, flags, waker);
+    }
+
+    fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32> {
+        let runnable = prev.filter(|prev| prev.1).map(|prev| prev.0);
+        if let Some((task, runnable)) = prev {
+            self.update_curr(m, task);
+            if !runnable {
+                // dequeue_task_scx()
+                let p = self.p(task);
+                call!(self, m, In::Locked, cpu, stopping(p, false));
+                call!(self, m, In::Locked, cpu, quiescent(p, 0));
+                self.state.entry(task).p.scx.flags &= !TASK_QUEUED;
+                self.state.entry(task).at = At::Nowhere;
+            }
+        }
+        let (next, keeps) =
+            if m.cpus[cpu as usize].online { self.choose(m, cpu, runnable) } else { (None, false) };
+        if keeps {
+            return next;
+        }
+        if let Some(prev) = runnable {
+            // put_prev_task_scx()
+            let p = self.p(prev);
+            call!(self, m, In::Locked, cpu, stopping(p, true));
+            m.cpus[cpu as usize].curr = NONE;
+            if self.state.entry(prev).p.scx.slice > 0 {
+                self.state.entry(prev).direct = Some((LOCAL, ENQ_HEAD));
+            }
+            let last = next.is_none();
+            self.enqueue(m, prev, if last { ENQ_LAST } else { 0 }, cpu);
+        }
+        if let Some(next) = next {
+            self.state.take(next);
+            self.state.entry(next).runs_since = m.now;
+            self.set_idle(m, cpu, false);
+        } else if m.cpus[cpu as usize].online {
+            self.set_idle(m, cpu, true);
+        }
+        next
+    }
+
+    fn started(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        self.state.entry(task).runs_since = m.now;
+        self.state.entry(task).p.cpu = cpu as i32;
+        let p = self.p(task);
+        call!(self, m, In::Locked, cpu, running(p));
+    }
+
+    fn tick(&mut self, m: &mut Machine, cpu: u32) {
+        let curr = m.cpus[cpu as usize].curr;
+        if curr == NONE {
+            return;
+        }
+        self.update_curr(m, curr);
+        let p = self.p(curr);
+        call!(self, m, In::Locked, cpu, tick(p));
+        if self.state.entry(curr).p.scx.slice == 0 {
+            m.resched(cpu);
+        }
+    }
+
+    fn yield_to(&mut self, m: &mut Machine, cpu: u32, from: u32, to: u32) -> bool {
+        self.update_curr(m, from);
+        let (p, target) = (self.p(from), self.p(to));
+        let yielded = call!(self, m, In::Locked, cpu, yield_(p, target)).unwrap_or(false);
+        if yielded && m.task(to).cpu != cpu {
+            // yield_to() asks the other runqueue, too.
+            m.resched(m.task(to).cpu);
+        }
+        yielded
+    }
+
+    fn nr_running(&self, m: &Machine, cpu: u32) -> usize {
+        // A task in a user queue counts where it was enqueued.
+        let here = |entry: &&Entry| entry.p.cpu == cpu as i32 && entry.at != At::Nowhere;
+        let waiting = self.state.entries.iter().flatten().filter(here).count();
+        waiting + usize::from(m.cpus[cpu as usize].curr != NONE)
+    }
+
+    fn affinity_changed(&mut self, m: &mut Machine, task: u32) {
+        let allowed = m.task(task).allowed.clone();
+        let entry = self.state.entry(task);
+        entry.mask.bits = [0; CPU_WORDS];
+        entry.mask.bits[..allowed.0.len()].copy_from_slice(&allowed.0);
+        entry.p.nr_cpus_allowed = allowed.len() as i32;
+        let (p, mask) = (&raw mut *entry.p, &raw const *entry.mask);
+        // do_set_cpus_allowed() takes a task out of its queue and puts it back.
+        let waits = m.task(task).state == State::Runnable;
+        if waits {
+            self.state.take(task);
+            call!(self, m, In::Locked, 0, dequeue(p, 0));
+        }
+        call!(self, m, In::Locked, 0, set_cpumask(p, mask));
+        let cpu = m.task(task).cpu;
+        if waits {
+            if !m.may_run(task, cpu)
+                && let Some(cpu) = self.state.fallback(m, task)
+            {
+                m.tasks[task as usize].cpu = cpu;
+                self.state.entry(task).p.cpu = cpu as i32;
+            }
+            self.enqueue(m, task, 0, m.task(task).cpu);
+        } else if m.task(task).state == State::Running && !m.may_run(task, cpu) {
+            m.resched(cpu);
+        }
+    }
+
+    fn cpu_changed(&mut self, m: &mut Machine, cpu: u32, online: bool) {
+        if online {
+            call!(self, m, In::Unlocked, cpu, cpu_online(cpu as i32));
+            return m.resched(cpu);
+        }
+        self.state.idle.remove(cpu);
+        call!(self, m, In::Unlocked, cpu, cpu_offline(cpu as i32));
+        // Who waits on its runqueue is pushed away (`balance_push()`), and whoever can run nowhere
+        // else may run anywhere (`select_fallback_rq()`); the engine has seen to that.
+        for task in self.state.local[cpu as usize].clone() {
+            self.state.take(task);
+            self.state.entry(task).p.scx.flags &= !TASK_QUEUED;
+            self.wake(m, task, cpu);
+        }
+    }
+
+    fn vcpu_loaded(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let vcpu = self.vcpu(m, task);
+        if let Some(load) = self.probes.load {
+            let before = self.enter(m, In::Locked, cpu, "fentry/kvm_arch_vcpu_load");
+            // SAFETY: the record is in a box that stays.
+            unsafe { load(vcpu, cpu as i32) };
+            self.leave(before);
+        }
+    }
+
+    fn vcpu_spins(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let vcpu = self.vcpu(m, task);
+        if let Some(spin) = self.probes.spin {
+            let before = self.enter(m, In::Locked, cpu, "fentry/kvm_vcpu_on_spin");
+            // SAFETY: as above.
+            unsafe { spin(vcpu) };
+            self.leave(before);
+        }
+    }
+
+    fn vcpu_halts(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let vcpu = self.vcpu(m, task);
+        if let Some(halt) = self.probes.halt {
+            let before = self.enter(m, In::Locked, cpu, "fentry/kvm_vcpu_halt");
+            // SAFETY: as above.
+            unsafe { halt(vcpu) };
+            self.leave(before);
+        }
+    }
+
+    fn vm_ends(&mut self, m: &mut Machine, vm: u32) {
+        let kvm = &raw mut *self.kvms[vm as usize];
+        if let Some(destroy) = self.probes.destroy {
+            let before = self.enter(m, In::Unlocked, 0, "fentry/kvm_arch_destroy_vm");
+            // SAFETY: as above.
+            unsafe { destroy(kvm) };
+            self.leave(before);
+        }
+    }
+
+    fn timer(&mut self, m: &mut Machine, timer: u64) {
+        let timer = timer as *mut Timer;
+        // SAFETY: the address of a timer in one of the scheduler's maps, which stay.
+        let Some(callback) = (unsafe { (*timer).callback }) else { return };
+        let before = self.enter(m, In::Unlocked, 0, "bpf_timer");
+        // SAFETY: a callback of BPF: map, key, value.
+        unsafe { callback(std::ptr::null_mut(), std::ptr::null_mut(), timer.cast()) };
+        self.leave(before);
+    }
+
+    fn timers(&mut self) -> Vec<(Ns, u64)> {
+        std::mem::take(&mut self.state.timers)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.state.failure.clone()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.stat()
+    }
+
+    fn lost(&self, m: &Machine) -> Option<u32> {
+        (0..).zip(&m.tasks).find_map(|(task, t)| {
+            let entry = self.state.entries.get(task as usize)?.as_ref()?;
+            let nowhere = matches!(entry.at, At::Nowhere | At::Scheduler);
+            (t.state == State::Runnable && nowhere).then_some(task)
+        })
+    }
+}
+
+impl Scx {
+    fn set_idle(&mut self, m: &mut Machine, cpu: u32, idle: bool) {
+        let was = self.state.was_idle.contains(cpu);
+        if idle {
+            self.state.idle.insert(cpu);
+            self.state.was_idle.insert(cpu);
+        } else {
+            self.state.idle.remove(cpu);
+            self.state.was_idle.remove(cpu);
+        }
+        if was != idle {
+            call!(self, m, In::Locked, cpu, update_idle(cpu as i32, idle));
+        }
+    }
+}
+
+impl Drop for Scx {
+    fn drop(&mut self) {
+        let mut info = ExitInfo {
+            kind: 64,
+            exit_code: 0,
+            reason: c"unregistered from user space".as_ptr(),
+            msg: c"".as_ptr(),
+        };
+        // SAFETY: as in `call!`; exit() only records why.
+        unsafe {
+            if !self.ops.is_null()
+                && let Some(exit) = (*self.ops).exit
+            {
+                exit(&raw mut info);
+            }
+        }
+    }
+}
+
+/// What a C string says.
+///
+/// # Safety
+///
+/// It must be one, or null.
+unsafe fn text(words: *const std::ffi::c_char) -> String {
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+}
