@@ -9,6 +9,7 @@ mod files;
 mod peers;
 mod progress;
 mod results;
+mod sim;
 mod table;
 mod testbed;
 
@@ -30,6 +31,9 @@ enum Tool {
     Demo(Box<demo::Demo>),
     /// Measure this KVM host: exits, IPIs, timers, wake-ups, locks, barriers
     Bench(Box<bench::Bench>),
+    /// Simulate a KVM host of any size, under scx_baton's own source or the kernel's schedulers
+    #[command(subcommand)]
+    Sim(sim::Sim),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let status = match Cli::parse().tool {
         Tool::Demo(demo) => demo::main(*demo),
         Tool::Bench(bench) => bench::main(*bench),
+        Tool::Sim(what) => sim::main(what),
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)

@@ -87,10 +87,11 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 	vm->weight = t->weight;
 }
 
-static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm)
+static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 {
 	if (t->queued_vm == slot)
 		return;
+	t->queued_at = now;
 	t->queued_vm = slot;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }

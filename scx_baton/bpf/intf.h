@@ -52,6 +52,7 @@ struct task_ctx {
 	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
 	u64 vm_gen; /* generation of the slot that @vm means */
 	u64 weight_gen;
+	u64 queued_at; /* ns; since when it waits in a VM's queue */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */

@@ -16,28 +16,36 @@
 /* vCPUs looked at to find one that ran here last. */
 #define MAX_CACHE_WALK 16
 
+/* VMs, and vCPUs of each, that are looked at in one pick, in case they starve. */
+#define MAX_STARVED_WALK 8
+#define MAX_STARVED_VCPUS 4
+
 /*
- * Does the VM in slot @a go before the one in @b? Of equals, the one with the lower slot. A
- * vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
+ * Does the VM in slot @a go before the one in @b on @cpu? Of equals, the one with the lower
+ * slot. A vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
  *
  * Not static: the verifier looks at such a function once, not once for each way to its call.
  */
-__noinline int goes_before(u32 a, u32 b, u32 prev_vm, u64 now)
+__noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm_a = vm_slot(a), *vm_b = vm_slot(b);
+	struct cpu_ctx *c = cpu_ctx(cpu);
 	s32 a_running, b_running;
+	bool a_turn, b_turn;
 
 	if (!vm_a || !vm_b)
 		return false;
 	a_running = vm_a->nr_running - (a == prev_vm);
 	b_running = vm_b->nr_running - (b == prev_vm);
-	if (vm_goes_first(vm_a, a_running, vm_b, b_running, now))
+	a_turn = vm_claims(vm_a, a == c->vm ? c->turn_start : 0, now);
+	b_turn = vm_claims(vm_b, b == c->vm ? c->turn_start : 0, now);
+	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
 		return true;
-	return a < b && !vm_goes_first(vm_b, b_running, vm_a, a_running, now);
+	return a < b && !vm_goes_first(vm_b, b_running, b_turn, vm_a, a_running, a_turn);
 }
 
 /* The VM that goes first among those with a vCPU to run, after @last in that order. */
-__noinline u32 next_vm(u32 last, u32 prev_vm, u64 now)
+__noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now)
 {
 	u32 slot, best = NO_VM, end = vm_end();
 	struct vm_ctx *vm;
@@ -46,9 +54,9 @@ __noinline u32 next_vm(u32 last, u32 prev_vm, u64 now)
 		vm = vm_slot(slot);
 		if (!vm || slot == last || (vm->nr_queued <= 0 && slot != prev_vm))
 			continue;
-		if (last != NO_VM && !goes_before(last, slot, prev_vm, now))
+		if (last != NO_VM && !goes_before(last, slot, prev_vm, cpu, now))
 			continue;
-		if (best == NO_VM || goes_before(slot, best, prev_vm, now))
+		if (best == NO_VM || goes_before(slot, best, prev_vm, cpu, now))
 			best = slot;
 	}
 	return best;
@@ -110,6 +118,43 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 	if (found)
 		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
 	return found;
+}
+
+/*
+ * A vCPU that has waited too long, of a VM that may well have had its share meanwhile. Those
+ * furthest behind are the first in their VM's queue; a few are looked at each time.
+ * Not static, as above.
+ */
+__noinline int dispatch_starved(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 i, slot, seen, end = vm_end();
+	struct task_struct *p;
+	struct task_ctx *t;
+	struct vm_ctx *vm;
+	bool moved = false;
+
+	bpf_for(i, 0, MAX_STARVED_WALK) {
+		slot = c->starved >= 1 && c->starved < end ? c->starved : 1;
+		c->starved = slot + 1;
+		vm = vm_slot(slot);
+		if (!vm || vm->nr_queued <= 0)
+			continue;
+		seen = 0;
+		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
+			t = task_ctx(p);
+			if (t && starves(now - t->queued_at) &&
+			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
+				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			}
+			if (moved || ++seen >= MAX_STARVED_VCPUS)
+				break;
+		}
+		if (moved)
+			return true;
+	}
+	return false;
 }
 
 /* A directed yield named the vCPU to run here, on what the spinner had left. */
@@ -258,7 +303,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	u64 now = scx_bpf_now(), other;
-	bool choice, goes_on, sibling_first;
+	bool choice, goes_on, sibling_first, due;
 	struct vm_ctx *vm;
 
 	claimed_by = c->claimed_by;
@@ -267,6 +312,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (prev_t)
 		charge(prev_t, now);
 	if (c->boost_pid && dispatch_boosted(c, cpu))
+		return;
+	if (dispatch_starved(cpu, now))
 		return;
 	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
@@ -299,7 +346,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	}
 
 	bpf_for(try, 0, MAX_TRIES) {
-		slot = next_vm(slot, prev_vm, now);
+		slot = next_vm(slot, prev_vm, cpu, now);
 		vm = vm_slot(slot);
 		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
 			if (choice)
@@ -310,6 +357,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
+		due = nr_vms > 1 && !vm_claims(vm, slot == c->vm ? c->turn_start : 0, now);
 		/* The vCPU that was running goes on, unless a sibling that may run here is behind
 		 * it. */
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
@@ -325,6 +373,10 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 			c->donates_until = vm_turn_end(vm, now);
 			scx_bpf_task_set_slice(prev, c->donates_until - now);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);
+			c->turn_start = vm->turn_start;
+			c->due = due;
+		} else {
+			c->next_due = due;
 		}
 		return;
 	}
@@ -348,8 +400,7 @@ static u32 overdue(const struct cpu_ctx *c, u64 now)
 		return NO_VM;
 	bpf_for(slot, 1, end) {
 		waiting = vm_slot(slot);
-		if (waiting && waiting->nr_queued > 0 &&
-		    vm_preempts(waiting, running, false, now - c->since, now))
+		if (waiting && waiting->nr_queued > 0 && vm_takes(c, waiting, running, false, now))
 			return slot;
 	}
 	return NO_VM;

@@ -16,10 +16,14 @@ struct cpu_ctx {
 	u64 host_vtime; /* of the host task that runs */
 	u64 boost_slice; /* ns left of the spinner's slice */
 	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
+	u64 turn_start; /* of @vm, when it was started here */
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
+	u32 due; /* what runs was chosen for being behind, not to fill another VM's turn */
+	u32 next_due; /* the same of what was just dispatched */
+	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	u32 kicked; /* preemption is on its way, do not ask for another */
 	u32 claimed_by; /* slot of the VM for which it is; NO_VM: for a host task or a gang */
 } __attribute__((aligned(64)));
@@ -78,6 +82,15 @@ static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 	return idle ? cpu : -EBUSY;
 }
 
+/* May a vCPU of @vm take the pCPU from one of @running, which @c runs? */
+static bool vm_takes(const struct cpu_ctx *c, const struct vm_ctx *vm, const struct vm_ctx *running,
+		     bool was_idle, u64 now)
+{
+	if (c->due && vtime_before(running->vtime, vm->vtime))
+		return false;
+	return vm_preempts(vm, running, was_idle, now - c->since, now);
+}
+
 /*
  * May a waking task preempt what @c runs? It is a vCPU of @vm, the first of it to be
  * runnable if @was_idle, or else a host task at @vtime.
@@ -94,7 +107,7 @@ static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool w
 		running = vm_slot(c->vm);
 		if (!running)
 			return false;
-		return vm ? vm_preempts(vm, running, was_idle, now - c->since, now)
+		return vm ? vm_takes(c, vm, running, was_idle, now)
 			  : host_goes_first(vtime, running->vtime, vnow);
 	case RUNS_HOST:
 		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime)
@@ -197,7 +210,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	}
 
 	if (vm) {
-		join_queue(t, t->vm, vm);
+		join_queue(t, t->vm, vm, now);
 		dsq = vm_dsq(t->vm);
 	} else {
 		dsq = is_bound(p) ? cpu : llc_dsq(cpu);

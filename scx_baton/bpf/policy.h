@@ -64,6 +64,9 @@
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)
 
+/* A vCPU that has waited so long goes before any VM's turn: a tenth of a second is seen. */
+#define STARVED_NS (100ULL * 1000 * 1000)
+
 /* vCPUs of one VM this close in vtime are equals: the pCPU takes the one it ran last. */
 #define CACHE_WINDOW_NS (TURN_NS / 4)
 
@@ -166,14 +169,22 @@ static inline u64 vm_standing(const struct vm_ctx *vm, s32 running)
 }
 
 /*
- * Of two VMs with a vCPU to run, does @a get the pCPU? @a_running and @b_running of their
- * vCPUs run on other pCPUs.
+ * Does @vm's turn give it a pCPU before others? Not where the VM ran until now, in a turn
+ * before this one, which began at @ran_turn (0: where another VM ran): it would keep the pCPU
+ * for ever from one that may run nowhere else, by beginning its turns on others.
  */
-static inline bool vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b,
-				 s32 b_running, u64 now)
+static inline bool vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 now)
 {
-	bool a_turn = vm_in_turn(a, now), b_turn = vm_in_turn(b, now);
+	return vm_in_turn(vm, now) && (!ran_turn || ran_turn == vm->turn_start);
+}
 
+/*
+ * Of two VMs with a vCPU to run, does @a get the pCPU? @a_running and @b_running of their
+ * vCPUs run on other pCPUs, @a_turn and @b_turn tell whether their turns claim this one.
+ */
+static inline bool vm_goes_first(const struct vm_ctx *a, s32 a_running, bool a_turn,
+				 const struct vm_ctx *b, s32 b_running, bool b_turn)
+{
 	if (a_turn != b_turn)
 		return a_turn;
 	if (a_turn)
@@ -244,6 +255,15 @@ static inline u64 donated_slice(u64 left, u64 now, u64 until)
 	if (!vtime_before(now, until))
 		return 0;
 	return left < BOOST_MIN_NS ? BOOST_MIN_NS : left;
+}
+
+/*
+ * Has a vCPU waited too long, @waited ns? Shares are those of VMs: where affinity lets only some
+ * of its vCPUs run, a VM can have its share without the others.
+ */
+static inline bool starves(u64 waited)
+{
+	return waited > STARVED_NS;
 }
 
 /* Is a spinner still kept out, because the vCPU it yielded to has not run? */

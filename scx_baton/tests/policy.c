@@ -33,10 +33,16 @@ u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
 	return vm_turn_end(vm, now);
 }
 
+bool t_vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 now)
+{
+	return vm_claims(vm, ran_turn, now);
+}
+
 bool t_vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b, s32 b_running,
 		     u64 now)
 {
-	return vm_goes_first(a, a_running, b, b_running, now);
+	return vm_goes_first(a, a_running, vm_claims(a, 0, now), b, b_running,
+			     vm_claims(b, 0, now));
 }
 
 bool t_vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now)

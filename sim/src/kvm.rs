@@ -72,6 +72,8 @@ pub struct Kvm {
     pub icr_fast: bool,
     pub timer_fast: bool,
     pub avic: bool,
+    /// Share of KVM's events that the scheduler's probes do not see: a fault.
+    pub missed_events: f64,
     /// Interrupts reach a running vCPU without an exit (APICv).
     pub posted: bool,
 }
@@ -89,6 +91,7 @@ impl Default for Kvm {
             icr_fast: true,
             timer_fast: true,
             avic: false,
+            missed_events: 0.0,
             posted: true,
         }
     }

@@ -2,7 +2,9 @@
 //! A deterministic simulator of KVM hosts. It runs the BPF source of sched_ext schedulers, compiled
 //! natively: what is simulated is what ships.
 
+pub mod explain;
 pub mod fair;
+pub mod fuzz;
 pub mod guest;
 pub mod kvm;
 pub mod machine;
@@ -11,4 +13,5 @@ pub mod queue;
 pub mod scenario;
 mod scx;
 pub mod sim;
+pub mod sweep;
 pub mod workload;

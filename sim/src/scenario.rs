@@ -76,6 +76,9 @@ pub struct Scenario {
     /// The longest that a thread may wait for a pCPU before the simulation counts as failed.
     #[serde(default = "starvation")]
     pub starvation_s: f64,
+    /// All invariants are checked every so many events; 0: at the end.
+    #[serde(default)]
+    pub check_every: u64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -127,6 +130,8 @@ pub struct FaultSpec {
     pub offline: Option<u32>,
     pub online: Option<u32>,
     pub vm_ends: Option<u32>,
+    /// The scheduler's clock (`scx_bpf_now()`) jumps by so much, forth or back.
+    pub clock_jump_us: Option<i64>,
     /// A thread's number (vCPUs first), and where it may run from then on.
     pub task: Option<u32>,
     #[serde(default)]
@@ -373,6 +378,8 @@ impl Scenario {
             .try_into()
             .map_err(|error: toml::de::Error| anyhow!("kvm: {}", one_line(&error)))?;
         ensure!((1..=1000).contains(&kvm.ple_grow), "kvm: ple-grow must be from 1 to 1000");
+        let missed = kvm.missed_events;
+        ensure!((0.0..=1.0).contains(&missed), "kvm: missed-events must be from 0 to 1");
         ensure!(kvm.ple_window_ns > 0, "kvm: ple-window-ns must be above 0");
         Ok(kvm)
     }
@@ -477,7 +484,7 @@ impl Scenario {
             seed: self.seed,
             warmup: ns(self.warmup),
             end: ns(self.warmup + self.seconds),
-            check_every: 0,
+            check_every: self.check_every,
             starvation_ns: ns(self.starvation_s),
         };
         Ok(Sim::new(setup, scheduler))
@@ -494,14 +501,19 @@ impl Scenario {
             ensure!(cpu < cpus, "fault: there is no pCPU {cpu}; there are {cpus}");
             Ok(cpu)
         };
-        let fault = match (spec.offline, spec.online, spec.vm_ends, spec.task) {
-            (Some(at), None, None, None) => Fault::Offline(cpu(at)?),
-            (None, Some(at), None, None) => Fault::Online(cpu(at)?),
-            (None, None, Some(vm), None) => {
+        let fault = match (spec.offline, spec.online, spec.vm_ends, spec.task, spec.clock_jump_us) {
+            (Some(at), None, None, None, None) => Fault::Offline(cpu(at)?),
+            (None, Some(at), None, None, None) => Fault::Online(cpu(at)?),
+            (None, None, None, None, Some(us)) => {
+                let day = 86_400_000_000;
+                ensure!((-day..=day).contains(&us), "fault: a clock jumps by a day at most");
+                Fault::ClockJumps(us * 1000)
+            }
+            (None, None, Some(vm), None, None) => {
                 ensure!((vm as usize) < vms, "fault: there is no VM {vm}; there are {vms}");
                 Fault::VmEnds(vm)
             }
-            (None, None, None, Some(task)) => {
+            (None, None, None, Some(task), None) => {
                 let n = machine.tasks.len();
                 ensure!((task as usize) < n, "fault: there is no thread {task}; there are {n}");
                 ensure!(!spec.cpus.is_empty(), "fault: cpus is empty");
@@ -511,7 +523,9 @@ impl Scenario {
                 }
                 Fault::Affinity(task, set)
             }
-            _ => bail!("a fault is one of offline, online, vm-ends, and task with cpus"),
+            _ => bail!(
+                "a fault is one of offline, online, vm-ends, clock-jump-us, and task with cpus"
+            ),
         };
         Ok(((spec.at_ms * 1e6) as Ns, fault))
     }
@@ -537,7 +551,7 @@ impl VmSpec {
         Ok(())
     }
 
-    fn programs(&self) -> Result<Vec<Program>> {
+    pub(crate) fn programs(&self) -> Result<Vec<Program>> {
         if let Some(name) = &self.workload {
             return workload::preset(name, self.vcpus, self.tasks).with_context(|| {
                 format!(

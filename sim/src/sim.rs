@@ -15,7 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::guest::{Act, Interrupt, LockKind, Op, Spin, TaskState, Vm};
 use crate::kvm::{HaltPoll, Kvm, OnSpin, next_poll};
-use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Scheduler, State};
+use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::queue::{Event, Queue};
 
 /// Forever.
@@ -108,6 +108,7 @@ pub enum Fault {
     Online(u32),
     Affinity(u32, CpuSet),
     VmEnds(u32),
+    ClockJumps(i64),
 }
 
 /// Counters of one VM, since the warm-up.
@@ -659,6 +660,7 @@ impl Sim {
                 }
             }
             Fault::VmEnds(vm) => self.end_vm(vm),
+            Fault::ClockJumps(ns) => self.sched.clock_jumps(ns),
         }
     }
 
@@ -735,7 +737,11 @@ impl Sim {
     pub fn used(&self, vm: usize) -> (Ns, Ns) {
         let (first, n) = (self.vms[vm].first as usize, self.vms[vm].n as usize);
         let tasks = &self.m.tasks[first..first + n];
-        (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(|t| t.waited).sum())
+        let waits = |t: &Task| match t.state {
+            State::Runnable => t.waited + (self.m.now - t.since),
+            _ => t.waited,
+        };
+        (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
     }
 
     pub fn scheduler_counters(&self) -> Vec<(&'static str, u64)> {
@@ -829,7 +835,9 @@ impl Sim {
             return self.begin(v);
         }
         self.counts[vm].halts += 1;
-        self.sched.vcpu_halts(&mut self.m, cpu, v);
+        if self.seen() {
+            self.sched.vcpu_halts(&mut self.m, cpu, v);
+        }
         let limit = match self.kvm.halt_poll {
             HaltPoll::Off => 0,
             HaltPoll::Fixed(ns) => ns,
@@ -846,6 +854,12 @@ impl Sim {
         }
         self.m.tasks[at].state = State::Blocked;
         self.schedule(cpu);
+    }
+
+    /// Whether the scheduler's probe sees the event that happens now.
+    fn seen(&mut self) -> bool {
+        let missed = self.kvm.missed_events;
+        missed == 0.0 || (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 >= missed
     }
 
     fn poll_missed(&mut self, v: u32) {
@@ -901,7 +915,9 @@ impl Sim {
         let at = me as usize;
         let vm = self.vcpus[at].vm as usize;
         self.counts[vm].ple_exits += 1;
-        self.sched.vcpu_spins(&mut self.m, cpu, me);
+        if self.seen() {
+            self.sched.vcpu_spins(&mut self.m, cpu, me);
+        }
         let kvm = &self.kvm;
         let policy = kvm.on_spin;
         {

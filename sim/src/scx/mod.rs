@@ -127,6 +127,8 @@ struct Probes {
 pub struct Scx {
     ops: *const Ops,
     shim: Box<Shim>,
+    /// What the scheduler's clock is ahead by.
+    ahead: i64,
     state: Box<Inner>,
     probes: Probes,
     kvms: Vec<Box<Kvm>>,
@@ -205,6 +207,7 @@ impl Scx {
         let mut scx = Scx {
             ops: std::ptr::null(),
             shim,
+            ahead: 0,
             state,
             probes,
             kvms: (0..groups.len()).map(|_| Box::new(Kvm { index: 0 })).collect(),
@@ -236,7 +239,7 @@ impl Scx {
         cpu: u32,
         callback: &'static str,
     ) -> (In, &'static str) {
-        self.shim.now = m.now;
+        self.shim.now = m.now.wrapping_add_signed(self.ahead);
         self.shim.cpu = cpu as i32;
         let state = &mut *self.state;
         state.machine = m;
@@ -451,16 +454,10 @@ impl Scheduler for Scx {
                     .state
                     .fail(format!("select_cpu() chose CPU {cpu}, which does not exist"));
             }
-            let cpu = cpu as u32;
-            // A CPU that it may not use is replaced (`select_fallback_rq()`).
-            let cpu = if m.may_run(task, cpu) {
-                cpu
-            } else {
-                self.state.fallback(m, task).unwrap_or(prev)
-            };
-            m.tasks[task as usize].cpu = cpu;
-            self.state.entry(task).p.cpu = cpu as i32;
+            self.move_to(m, task, cpu as u32);
             flags |= ENQ_CPU_SELECTED;
+        } else {
+            self.move_to(m, task, prev);
         }
         self.state.entry(task).p.scx.flags |= TASK_QUEUED;
         call!(self, m, In::Locked, waker, runnable(p, flags));
@@ -628,6 +625,10 @@ impl Scheduler for Scx {
         }
     }
 
+    fn clock_jumps(&mut self, ns: i64) {
+        self.ahead += ns;
+    }
+
     fn timer(&mut self, m: &mut Machine, timer: u64) {
         let timer = timer as *mut Timer;
         // SAFETY: the address of a timer in one of the scheduler's maps, which stay.
@@ -660,6 +661,14 @@ impl Scheduler for Scx {
 }
 
 impl Scx {
+    /// A CPU that it may not use is replaced by one that it may (`select_task_rq()`).
+    fn move_to(&mut self, m: &mut Machine, task: u32, cpu: u32) {
+        let usable = m.may_run(task, cpu);
+        let cpu = if usable { cpu } else { self.state.fallback(m, task).unwrap_or(cpu) };
+        m.tasks[task as usize].cpu = cpu;
+        self.state.entry(task).p.cpu = cpu as i32;
+    }
+
     fn set_idle(&mut self, m: &mut Machine, cpu: u32, idle: bool) {
         let was = self.state.was_idle.contains(cpu);
         if idle {

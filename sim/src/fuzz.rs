@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Random scenarios with faults, under a scheduler that must keep all invariants. A failure is made
+//! smaller as long as it stays one.
+
+use std::fmt::Write;
+
+use rand_core::{RngCore, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use toml::{Table, Value};
+
+use crate::outcome::{Outcome, simulate};
+use crate::scenario::Scenario;
+
+/// What went wrong, and the smallest scenario that was found to do it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub why: String,
+    pub scenario: String,
+}
+
+/// A VM that always has enough to do gets its share within this, with Baton.
+const SHARE_BOUND: f64 = 0.1;
+
+struct Dice(Xoshiro256PlusPlus);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.next_u64() % n
+    }
+
+    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len() as u64) as usize]
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// The scenario of a seed, as a person would write it.
+pub fn generate(seed: u64, scheduler: &str) -> String {
+    let mut dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let machine = dice.one_of(&["xeon-8", "cascade-lake-96", "xeon-x7560", "rome-192"]);
+    let pcpus = 1 + if dice.chance(80) { dice.below(8) } else { dice.below(32) };
+    let pcpus = if machine == "xeon-8" { pcpus.min(8) } else { pcpus };
+    let seconds = 0.1 + dice.below(15) as f64 * 0.1;
+    let mut out = format!(
+        "machine = \"{machine}\"\npcpus = {pcpus}\nscheduler = \"{scheduler}\"\nseed = {seed}\n\
+         seconds = {seconds}\nwarmup = 0.05\ncheck-every = {}\nstarvation-s = 0.5\n",
+        1 + dice.below(64)
+    );
+    let polls = ["\"off\"", "{ fixed = 200000 }", "{ adaptive = 200000 }"];
+    let _ = writeln!(
+        out,
+        "\n[kvm]\nple = {}\nple-user = {}\non-spin = \"{}\"\nhalt-poll = {}\nposted = {}\nmissed-events = {}",
+        dice.chance(85),
+        dice.chance(30),
+        dice.one_of(&["last-boosted", "eligible", "kernel", "pending-interrupt", "ipi-pairs"]),
+        dice.one_of(&polls),
+        dice.chance(50),
+        if dice.chance(20) { dice.below(100) as f64 / 100.0 } else { 0.0 }
+    );
+    let mut threads = 0;
+    let vms = 1 + dice.below(4);
+    for _ in 0..vms {
+        let vcpus = 1 + dice.below(pcpus + 2).min(15);
+        let workload = dice.one_of(&[
+            "compute",
+            "barrier",
+            "barrier-pause",
+            "lock",
+            "ebizzy",
+            "kernbench",
+            "sysbench-oltp",
+            "hackbench",
+            "pbzip2",
+            "o-dsync",
+            "timer",
+            "idle",
+        ]);
+        let _ = writeln!(
+            out,
+            "\n[[vm]]\nvcpus = {vcpus}\nworkload = \"{workload}\"\nweight = {}\npin = {}",
+            if dice.chance(70) { 100 } else { 20 + dice.below(400) },
+            dice.chance(10)
+        );
+        let _ = writeln!(
+            out,
+            "guest = {{ lock = \"{}\", pv-ipi = {}, pv-tlb-flush = {}, sched-yield = {}, kick-yields = {}, \
+             idle-poll = {} }}",
+            dice.one_of(&["test-and-set", "ticket", "queued", "pv-queued"]),
+            dice.chance(50),
+            dice.chance(50),
+            dice.chance(50),
+            dice.chance(50),
+            dice.chance(10)
+        );
+        threads += vcpus;
+    }
+    for _ in 0..dice.below(4) {
+        let _ = writeln!(
+            out,
+            "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}{}",
+            1 + dice.below(3),
+            10 + dice.below(5000),
+            if dice.chance(30) { 0 } else { 50 + dice.below(20_000) },
+            if dice.chance(30) { format!("\ncpu = {}", dice.below(pcpus)) } else { String::new() }
+        );
+    }
+    let end_ms = (seconds * 1000.0) as u64;
+    if dice.chance(60) {
+        for _ in 0..dice.below(12) {
+            let at = 1 + dice.below(end_ms + 50);
+            let what = match dice.below(10) {
+                0..3 => {
+                    let cpu = dice.below(pcpus);
+                    let back = at + 1 + dice.below(100);
+                    format!("offline = {cpu}\n\n[[fault]]\nat-ms = {back}\nonline = {cpu}")
+                }
+                3 => format!("vm-ends = {}", dice.below(vms)),
+                4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
+                _ => {
+                    let cpus: Vec<String> =
+                        (0..1 + dice.below(3)).map(|_| dice.below(pcpus).to_string()).collect();
+                    format!("task = {}\ncpus = [{}]", dice.below(threads), cpus.join(", "))
+                }
+            };
+            let _ = writeln!(out, "\n[[fault]]\nat-ms = {at}\n{what}");
+        }
+    }
+    out
+}
+
+/// Runs one; `Ok` is how many events there were.
+fn run(text: &str) -> Result<u64, String> {
+    let scenario = Scenario::parse(text, &[]).map_err(|error| format!("{error:#}"))?;
+    let (outcome, _) = simulate(&scenario).map_err(|error| format!("{error:#}"))?;
+    shares(&scenario, &outcome)?;
+    Ok(outcome.events)
+}
+
+/// VMs that could each use the whole host, and nothing else: what they get is by weight.
+fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
+    let greedy = |name: &str| matches!(name, "compute" | "barrier" | "barrier-pause" | "lock");
+    let all_greedy = scenario.vms.iter().all(|vm| {
+        vm.workload.as_deref().is_some_and(greedy)
+            && vm.vcpus as usize >= outcome.pcpus
+            && !vm.pin
+            && !vm.guest.idle_poll
+            && vm.guest.lock != crate::guest::LockKind::PvQueued
+    });
+    let quiet = scenario.threads.is_empty() && scenario.faults.is_empty();
+    let baton = scenario.scheduler == "scx_baton";
+    if !(baton && all_greedy && quiet && scenario.vms.len() > 1 && scenario.seconds >= 0.5) {
+        return Ok(());
+    }
+    let weights: f64 = scenario.vms.iter().map(|vm| f64::from(vm.weight)).sum();
+    for (place, (vm, got)) in scenario.vms.iter().zip(&outcome.vms).enumerate() {
+        let due = f64::from(vm.weight) / weights * outcome.pcpus as f64;
+        // One turn of 12 ms on each of its vCPUs, more or less, within so short a time.
+        let slack = SHARE_BOUND + 2.0 * 0.012 / scenario.seconds;
+        if (got.used / due - 1.0).abs() > slack {
+            return Err(format!(
+                "VM {place} got {:.2} pCPUs; its share is {due:.2} (weight {})",
+                got.used, vm.weight
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Simulates the scenario of a seed.
+///
+/// Errors: an invariant was broken.
+pub fn fuzz(seed: u64, scheduler: &str) -> Result<u64, Failure> {
+    let text = generate(seed, scheduler);
+    run(&text).map_err(|why| {
+        let (scenario, why) = minimize(&text, &why);
+        Failure { seed, why, scenario }
+    })
+}
+
+/// What kind of failure it is: its words without any number.
+fn kind(why: &str) -> String {
+    let words = why.split_once(": ").map_or(why, |(_, rest)| rest);
+    words.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect()
+}
+
+/// Leaves out VMs, threads and faults, and shortens it, as long as it fails alike.
+fn minimize(text: &str, why: &str) -> (String, String) {
+    let Ok(mut best) = toml::from_str::<Table>(text) else { return (text.into(), why.into()) };
+    let (kind_, mut why) = (kind(why), why.to_string());
+    let fails = |table: &Table| -> Option<String> {
+        let text = toml::to_string(table).ok()?;
+        run(&text).err().filter(|other| kind(other) == kind_)
+    };
+    let mut smaller = true;
+    while smaller {
+        smaller = false;
+        for list in ["fault", "thread", "vm"] {
+            let n = best.get(list).and_then(Value::as_array).map_or(0, Vec::len);
+            for place in (0..n).rev() {
+                let mut less = best.clone();
+                if let Some(Value::Array(entries)) = less.get_mut(list) {
+                    entries.remove(place);
+                }
+                if let Some(other) = fails(&less) {
+                    (best, why, smaller) = (less, other, true);
+                }
+            }
+        }
+        for key in ["seconds", "pcpus"] {
+            let mut less = best.clone();
+            let halved = match less.get(key) {
+                Some(Value::Float(value)) if *value > 0.02 => Value::Float(value / 2.0),
+                Some(Value::Integer(value)) if *value > 1 => Value::Integer(value - 1),
+                _ => continue,
+            };
+            less.insert(key.into(), halved);
+            if let Some(other) = fails(&less) {
+                (best, why, smaller) = (less, other, true);
+            }
+        }
+    }
+    (toml::to_string(&best).unwrap_or_else(|_| text.into()), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_generated_scenario_is_one() {
+        for seed in 0..300 {
+            let text = generate(seed, "eevdf");
+            if let Err(error) = Scenario::parse(&text, &[]) {
+                panic!("{error:#}\n{text}");
+            }
+        }
+    }
+
+    /// A scheduler that forgets a task is found out, and what it takes is made small.
+    #[test]
+    fn a_lost_task_is_found_and_made_small() {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loses.bpf.c");
+        let failure = (0..20).find_map(|seed| fuzz(seed, source).err()).expect("it loses tasks");
+        assert!(
+            failure.why.contains("waited") || failure.why.contains("no queue"),
+            "{}",
+            failure.why
+        );
+        let table: Table = toml::from_str(&failure.scenario).unwrap();
+        let before: Table = toml::from_str(&generate(failure.seed, source)).unwrap();
+        let parts = |table: &Table| {
+            let n = |key| table.get(key).and_then(Value::as_array).map_or(0, Vec::len);
+            n("vm") + n("thread") + n("fault")
+        };
+        assert!(parts(&table) < parts(&before), "{}", failure.scenario);
+    }
+}
