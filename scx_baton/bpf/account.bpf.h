@@ -12,6 +12,9 @@
 /* The common axis of virtual time: how far the entities that compete have come. */
 static u64 vnow;
 
+/* vCPUs in the queues of all VMs. */
+static u32 nr_waiting;
+
 /* Rises with every change of a weight or a quota anywhere in the cgroup tree. */
 static u64 cgroup_gen = 1;
 
@@ -92,6 +95,7 @@ static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 	if (t->queued_vm == slot)
 		return;
 	t->queued_at = now;
+	__sync_fetch_and_add(&nr_waiting, 1);
 	t->queued_vm = slot;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }
@@ -101,8 +105,10 @@ static void leave_queue(struct task_ctx *t)
 	struct vm_ctx *vm = vm_slot(t->queued_vm);
 
 	t->queued_vm = NO_VM;
-	if (vm)
-		__sync_fetch_and_sub(&vm->nr_queued, 1);
+	if (!vm)
+		return;
+	__sync_fetch_and_sub(&vm->nr_queued, 1);
+	__sync_fetch_and_sub(&nr_waiting, 1);
 }
 
 /* A VM's vCPUs ran for another @ran ns: do they halt often? */

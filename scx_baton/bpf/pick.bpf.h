@@ -143,7 +143,7 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 		seen = 0;
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
-			if (t && starves(now - t->queued_at) &&
+			if (t && starves(now - t->queued_at, nr_waiting, nr_cpu_ids) &&
 			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
 				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);

@@ -64,7 +64,7 @@
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)
 
-/* A vCPU that has waited so long goes before any VM's turn: a tenth of a second is seen. */
+/* A vCPU that has waited so long goes before any VM's turn, on a host with little to do. */
 #define STARVED_NS (100ULL * 1000 * 1000)
 
 /* vCPUs of one VM this close in vtime are equals: the pCPU takes the one it ran last. */
@@ -258,12 +258,14 @@ static inline u64 donated_slice(u64 left, u64 now, u64 until)
 }
 
 /*
- * Has a vCPU waited too long, @waited ns? Shares are those of VMs: where affinity lets only some
- * of its vCPUs run, a VM can have its share without the others.
+ * Has a vCPU waited too long, @waited ns, with @waiting vCPUs in the queues of @cpus pCPUs?
+ * Shares are those of VMs: where affinity lets only some of its vCPUs run, a VM can have its
+ * share without the others. What crowded VMs wait by their weights is less than four turns of
+ * everybody.
  */
-static inline bool starves(u64 waited)
+static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 {
-	return waited > STARVED_NS;
+	return waited > STARVED_NS + 4 * TURN_NS * waiting / (cpus ? cpus : 1);
 }
 
 /* Is a spinner still kept out, because the vCPU it yielded to has not run? */

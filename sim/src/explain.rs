@@ -39,7 +39,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         host.threads,
         scenario.pcpus.unwrap_or(all)
     );
-    let c = &host.costs;
+    let c = scenario.costs(&host)?;
     let _ = writeln!(
         out,
         "  A switch takes {}, a wake-up {} and {} if the pCPU was idle, an exit {}; a tick comes {} times \

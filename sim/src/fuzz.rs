@@ -47,7 +47,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     let seconds = 0.1 + dice.below(15) as f64 * 0.1;
     let mut out = format!(
         "machine = \"{machine}\"\npcpus = {pcpus}\nscheduler = \"{scheduler}\"\nseed = {seed}\n\
-         seconds = {seconds}\nwarmup = 0.05\ncheck-every = {}\nstarvation-s = 0.5\n",
+         seconds = {seconds}\nwarmup = 0.05\ncheck-every = {}\n",
         1 + dice.below(64)
     );
     let polls = ["\"off\"", "{ fixed = 200000 }", "{ adaptive = 200000 }"];
@@ -108,6 +108,9 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             if dice.chance(30) { format!("\ncpu = {}", dice.below(pcpus)) } else { String::new() }
         );
     }
+    // Generous: with scx_baton a vCPU starves after a tenth of a second and four turns of everybody.
+    let crowd = (threads + 12) as f64 / pcpus as f64;
+    let mut out = format!("starvation-s = {:.2}\n{out}", 0.5 + 0.1 * crowd);
     let end_ms = (seconds * 1000.0) as u64;
     if dice.chance(60) {
         for _ in 0..dice.below(12) {

@@ -41,7 +41,7 @@ pub struct Host {
     /// Of a core.
     pub threads: u32,
     pub hz: u32,
-    pub costs: Costs,
+    pub costs: Table,
     /// What KVM there is, if the scenario does not say otherwise.
     #[serde(default)]
     pub kvm: Table,
@@ -67,6 +67,9 @@ pub struct Scenario {
     pub seed: u64,
     #[serde(default)]
     pub kvm: Table,
+    /// What if this took another time? Instead of what the machine says.
+    #[serde(default)]
+    pub costs: Table,
     #[serde(rename = "vm", default)]
     pub vms: Vec<VmSpec>,
     #[serde(rename = "thread", default)]
@@ -365,9 +368,19 @@ impl Scenario {
         );
         ensure!((1..=2).contains(&host.threads), "threads of a core must be 1 or 2");
         ensure!((24..=10_000).contains(&host.hz), "hz must be from 24 to 10,000");
-        let share = host.costs.smt_share;
-        ensure!(share.is_finite() && (0.1..=1.0).contains(&share), "smt_share is from 0.1 to 1");
         Ok(host)
+    }
+
+    /// The machine's costs with what the scenario changes of them.
+    pub fn costs(&self, host: &Host) -> Result<Costs> {
+        let mut costs = host.costs.clone();
+        costs.extend(self.costs.clone());
+        let costs: Costs = costs
+            .try_into()
+            .map_err(|error: toml::de::Error| anyhow!("costs: {}", one_line(&error)))?;
+        let share = costs.smt_share;
+        ensure!(share.is_finite() && (0.1..=1.0).contains(&share), "smt_share is from 0.1 to 1");
+        Ok(costs)
     }
 
     /// The machine's KVM with what the scenario changes of it.
@@ -476,7 +489,7 @@ impl Scenario {
         let ns = |seconds: f64| (seconds * 1e9) as Ns;
         let setup = Setup {
             machine,
-            costs: host.costs,
+            costs: self.costs(&host)?,
             kvm,
             vms,
             threads,

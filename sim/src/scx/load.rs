@@ -52,21 +52,21 @@ pub fn object(name: &str) -> Result<Vec<u8>> {
 fn compile(source: &Path) -> Result<Vec<u8>> {
     let source = fs::canonicalize(source)
         .with_context(|| format!("cannot read the scheduler {}", source.display()))?;
-    let directory = Temporary::new()?;
+    let directory = tempfile::tempdir().context("no temporary directory")?;
     for (name, text) in HEADERS {
-        let file = directory.0.join(name);
+        let file = directory.path().join(name);
         if let Some(parent) = file.parent() {
             fs::create_dir_all(parent)?;
         }
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    let object = directory.0.join("scheduler.so");
+    let object = directory.path().join("scheduler.so");
     let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
     let output = Command::new(&clang)
         .args(FLAGS)
-        .arg(format!("-I{}", directory.0.display()))
+        .arg(format!("-I{}", directory.path().display()))
         .arg(format!("-DSHIM_SCHEDULER=\"{}\"", source.display()))
-        .arg(directory.0.join("user.c"))
+        .arg(directory.path().join("user.c"))
         .arg("-o")
         .arg(&object)
         .output()
@@ -77,24 +77,6 @@ fn compile(source: &Path) -> Result<Vec<u8>> {
         bail!("{} does not compile for the simulator: {first}", source.display());
     }
     fs::read(&object).context("the compiled scheduler is gone")
-}
-
-struct Temporary(std::path::PathBuf);
-
-impl Temporary {
-    fn new() -> Result<Self> {
-        let name = format!("baton-sim-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Temporary(path))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Only our own files; what is left harms nobody.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// One instance.

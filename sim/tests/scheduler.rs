@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Schedulers in the simulator: what scx_baton once did wrong, and what the rules are.
+
+use baton_sim::fuzz::fuzz;
+use baton_sim::outcome::{Outcome, simulate};
+use baton_sim::scenario::Scenario;
+
+fn run(text: &str) -> Outcome {
+    let scenario = Scenario::parse(text, &[]).expect("a scenario");
+    simulate(&scenario).expect("no invariant is broken").0
+}
+
+fn error(text: &str) -> String {
+    let result = Scenario::parse(text, &[]).and_then(|scenario| simulate(&scenario).map(drop));
+    format!("{:#}", result.expect_err("it is wrong"))
+}
+
+const HEAD: &str = "machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nseconds = 1.0\n";
+
+/// Threads that become vCPUs while they run were never charged: others waited for ever.
+#[test]
+fn threads_that_become_vcpus_while_they_run_are_charged() {
+    let two = run(&format!("{HEAD}[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"barrier\""));
+    let alone = run(&format!("{HEAD}[[vm]]\nvcpus = 8\nworkload = \"barrier\""));
+    assert!(two.rate() > 0.9 * alone.rate(), "{} of {}", two.rate(), alone.rate());
+    assert!(two.jain.is_some_and(|jain| jain > 0.99));
+}
+
+/// Spinners handed one slice on for ever; whoever they waited for never ran.
+#[test]
+fn directed_yields_share_one_slice() {
+    let text = format!(
+        "{HEAD}[kvm]\non-spin = \"kernel\"\n[[vm]]\ncount = 4\nvcpus = 8\nworkload = \"ebizzy\"\ntasks = 8"
+    );
+    let outcome = run(&text);
+    let eevdf = run(&text.replace("scx_baton", "eevdf"));
+    assert!(outcome.rate() > eevdf.rate(), "{} against {}", outcome.rate(), eevdf.rate());
+}
+
+/// A VM that runs everywhere began its turns on other pCPUs and took this one with them.
+#[test]
+fn a_bound_vcpu_keeps_its_share_beside_a_vm_that_runs_everywhere() {
+    let outcome = run(&format!(
+        "{HEAD}[[vm]]\nvcpus = 1\npin = true\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 12\nworkload = \"hackbench\""
+    ));
+    assert!(outcome.vms[0].used > 0.4, "{}", outcome.table());
+}
+
+/// A VM had its share by the vCPUs that could run; the others starved.
+#[test]
+fn no_vcpu_starves_when_others_of_its_vm_run() {
+    let outcome = run(&format!(
+        "{HEAD}pcpus = 4\n[[thread]]\ncount = 3\nrun-us = 4773.0\n\
+         [[vm]]\nvcpus = 5\npin = true\nworkload = \"compute\""
+    ));
+    assert!(outcome.longest_wait_ms < 400.0, "{}", outcome.longest_wait_ms);
+}
+
+/// However crowded the host is, weights hold.
+#[test]
+fn shares_follow_the_weights_when_the_host_is_crowded() {
+    let outcome = run(&format!(
+        "{HEAD}pcpus = 1\nwarmup = 1.0\n[[vm]]\ncount = 3\nvcpus = 4\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 4\nweight = 300\nworkload = \"compute\""
+    ));
+    assert!((outcome.vms[3].used - 0.5).abs() < 0.05, "{}", outcome.table());
+}
+
+#[test]
+fn a_kfunc_that_the_kernel_forbids_there_is_named_with_its_callback() {
+    let scheduler = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/forbidden.bpf.c");
+    let text = format!(
+        "machine = \"xeon-8\"\nscheduler = \"{scheduler}\"\n[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"lock\""
+    );
+    let why = error(&text);
+    assert!(why.contains("scx_bpf_dsq_insert may not be called from yield()"), "{why}");
+}
+
+#[test]
+fn small_schedulers_compile_unchanged() {
+    for name in ["fifo", "vtime"] {
+        let file = format!("{}/examples/{name}.bpf.c", env!("CARGO_MANIFEST_DIR"));
+        let text = |scheduler: &str| {
+            format!(
+                "machine = \"xeon-8\"\nscheduler = \"{scheduler}\"\nseconds = 0.2\n\
+                 [[vm]]\ncount = 2\nvcpus = 8\nworkload = \"hackbench\""
+            )
+        };
+        let compiled = run(&text(&file));
+        assert!(compiled.rate() > 0.0);
+        let built_in = run(&text(&format!("scx_{name}")));
+        assert_eq!(compiled.vms, built_in.vms);
+    }
+    let broken = std::env::temp_dir().join("broken.bpf.c");
+    std::fs::write(&broken, "#include <scx/common.bpf.h>\nnonsense\n").expect("a file");
+    let why = error(&format!(
+        "machine = \"xeon-8\"\nscheduler = \"{}\"\n[[vm]]\nvcpus = 1\nworkload = \"idle\"",
+        broken.display()
+    ));
+    assert!(why.contains("does not compile") && !why.contains('\n'), "{why}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let text = format!("{HEAD}[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"hackbench\"");
+    let json = |outcome: &Outcome| serde_json::to_string(outcome).expect("JSON");
+    assert_eq!(json(&run(&text)), json(&run(&text)));
+    assert_ne!(json(&run(&text)), json(&run(&format!("seed = 2\n{text}"))));
+}
+
+#[test]
+fn bad_scenarios_are_refused_in_one_line() {
+    let vm = "[[vm]]\nvcpus = 2\nworkload = \"lock\"";
+    for (text, words) in [
+        (
+            "machine = \"xeon-9\"\n[[vm]]\nvcpus = 1\nworkload = \"idle\"".to_string(),
+            "did you mean \"xeon-8\"",
+        ),
+        (format!("{HEAD}sceduler = 1\n{vm}"), "did you mean \"scheduler\""),
+        (format!("{HEAD}{}", vm.replace('2', "0")), "vcpus is 0"),
+        (format!("{HEAD}{}", vm.replace('2', "1000000")), "vcpus is 1000000"),
+        (format!("{}{vm}", HEAD.replace("1.0", "nan")), "seconds is NaN"),
+        (format!("{}{vm}", HEAD.replace("1.0", "-1.0")), "seconds is -1"),
+        (format!("{HEAD}pcpus = 9\n{vm}"), "pcpus is 9"),
+        (format!("{HEAD}{}", vm.replace("lock", "lok")), "there is no workload \"lok\""),
+        (format!("{HEAD}[kvm]\non-spin = \"some\"\n{vm}"), "kvm:"),
+        (format!("{}{vm}", HEAD.replace("scx_baton", "scx_bato")), "there is no scheduler"),
+        (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"done\"]"), "takes no time"),
+        (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compte 1us\"]"), "no step"),
+        (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compute 1xs\"]"), "no time"),
+        ("machine".to_string(), "expected"),
+    ] {
+        let why = error(&text);
+        assert!(why.contains(words) && !why.contains('\n'), "\"{words}\" is not in: {why}");
+    }
+}
+
+#[test]
+fn a_deadlock_is_explained() {
+    let why = error(&format!(
+        "{HEAD}[[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\nprogram = [\"compute 10us\", \"wait 3\"]"
+    ));
+    assert!(why.contains("deadlocked") && why.contains("semaphore 3"), "{why}");
+}
+
+/// A few of the rig's scenarios; `make test` runs more.
+#[test]
+fn invariants_hold_with_faults() {
+    for seed in 0..150 {
+        if let Err(failure) = fuzz(seed, "scx_baton") {
+            panic!("seed {seed}: {}\n{}", failure.why, failure.scenario);
+        }
+    }
+}
