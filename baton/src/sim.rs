@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use baton_sim::explain::explain;
 use baton_sim::fuzz::{fuzz, generate};
 use baton_sim::outcome::{Outcome, short, simulate};
+use baton_sim::reproduce::{reproduce, verdict};
 use baton_sim::scenario::{MACHINES, SCENARIOS, Scenario};
 use baton_sim::sweep::{Point, axis, points, sweep};
 use baton_sim::workload;
@@ -35,6 +36,8 @@ pub enum Sim {
     List,
     /// What a scenario says, in words, with every default
     Explain(Named),
+    /// The tables and claims of the seed documents: theirs, ours, and what agrees
+    Reproduce(Reproduce),
     /// Random scenarios with faults, and invariants that must hold: the scheduler's test rig
     Fuzz(Fuzz),
 }
@@ -95,6 +98,16 @@ pub struct Sweep {
 }
 
 #[derive(Args)]
+pub struct Reproduce {
+    /// Simulations at once [default: one for each CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// Write all rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 pub struct Fuzz {
     /// One scenario for each of these numbers, the second one excluded
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds)]
@@ -123,6 +136,7 @@ pub fn main(what: Sim) -> i32 {
         Sim::Run(run) => self::run(run),
         Sim::Compare(compare) => self::compare(compare),
         Sim::Sweep(sweep) => self::sweep_all(sweep),
+        Sim::Reproduce(options) => self::reproduce_all(options),
         Sim::Fuzz(fuzz) => self::fuzz_all(fuzz),
         Sim::List => {
             list();
@@ -360,6 +374,54 @@ fn save(
     };
     let all: Vec<Value> = points.iter().zip(results).map(entry).collect();
     replace(file, &format!("{:#}\n", json!(all)))
+}
+
+fn reproduce_all(options: &Reproduce) -> Result<()> {
+    if let Some(file) = &options.json {
+        writable(file)?;
+    }
+    let jobs = options.jobs.map_or_else(cores, |jobs| jobs as usize);
+    let rows = reproduce(jobs, |part| {
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{part}");
+        }
+    })?;
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    let mut table = vec![
+        ["claim", "seed", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
+            .map(String::from)
+            .to_vec(),
+    ];
+    let percent = |value: f64| format!("{:+.1} %", value * 100.0);
+    let tick = |fine: bool| if fine { "yes" } else { "no" }.to_string();
+    for row in &rows {
+        table.push(vec![
+            row.claim.clone(),
+            row.seed.into(),
+            row.theirs.map_or("–".into(), percent),
+            percent(row.ours),
+            row.ratio.map_or("–".into(), |ratio| format!("{ratio:.2}")),
+            tick(row.sign_ok),
+            tick(row.rank_ok),
+            row.within_1_5.map_or("–".into(), tick),
+            if row.emergent { "" } else { "input" }.into(),
+        ]);
+    }
+    print!("{}", aligned(&table));
+    let (emergent, agree, near) = verdict(&rows);
+    println!(
+        "\nOf {emergent} rows that come out of the interplay {agree} agree in sign and rank, {near} are \
+         within a factor of 1.5."
+    );
+    for row in rows.iter().filter(|row| !row.note.is_empty()) {
+        println!("{}: {}", row.claim, row.note);
+    }
+    if let Some(file) = &options.json {
+        replace(file, &format!("{:#}\n", json!(rows)))?;
+    }
+    Ok(())
 }
 
 fn fuzz_all(options: &Fuzz) -> Result<()> {

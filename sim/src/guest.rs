@@ -145,6 +145,9 @@ pub struct Features {
     pub sched_yield: bool,
     /// The one that frees a lock yields to the vCPU that it kicks.
     pub kick_yields: bool,
+    /// A TLB shootdown holds one of eight spinlocks until all have acknowledged (`tlbstate_lock` of
+    /// Linux before 3.6, arch/x86/mm/tlb.c).
+    pub tlb_lock: bool,
     /// Idle vCPUs poll in the guest and never halt.
     pub idle_poll: bool,
 }
@@ -157,6 +160,7 @@ impl Default for Features {
             pv_tlb_flush: false,
             sched_yield: false,
             kick_yields: false,
+            tlb_lock: false,
             idle_poll: false,
         }
     }

@@ -32,6 +32,9 @@ pub const MACHINES: [(&str, &str); 5] = [
 const MOST_CPUS: u32 = 4096;
 const MOST_VCPUS: u32 = 65_536;
 
+/// Numbers of locks that programs cannot name.
+const TLB_LOCKS: u32 = 10_000;
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Host {
@@ -565,6 +568,21 @@ impl VmSpec {
     }
 
     pub(crate) fn programs(&self) -> Result<Vec<Program>> {
+        let mut programs = self.plain_programs()?;
+        if self.guest.tlb_lock {
+            for (task, program) in (0..).zip(&mut programs) {
+                let lock = TLB_LOCKS + task % 8;
+                let locked = |op: &Op| match op {
+                    Op::Call => vec![Op::Lock(lock), Op::Call, Op::Unlock(lock)],
+                    op => vec![*op],
+                };
+                *program = Arc::new(program.iter().flat_map(locked).collect());
+            }
+        }
+        Ok(programs)
+    }
+
+    fn plain_programs(&self) -> Result<Vec<Program>> {
         if let Some(name) = &self.workload {
             return workload::preset(name, self.vcpus, self.tasks).with_context(|| {
                 format!(

@@ -159,6 +159,8 @@ pub struct Sim {
     vcpus: Vec<Vcpu>,
     segments: Vec<Segment>,
     ticking: Vec<bool>,
+    /// The runqueue locks of pCPUs.
+    locked_until: Vec<Ns>,
     costs: Costs,
     kvm: Kvm,
     faults: Vec<(Ns, Fault)>,
@@ -227,6 +229,7 @@ impl Sim {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             vcpus,
             ticking: vec![false; cpus],
+            locked_until: vec![0; cpus],
             costs,
             kvm,
             faults,
@@ -492,7 +495,6 @@ impl Sim {
             let window = self.kvm.ple_window_ns;
             let v = &mut self.vcpus[task as usize];
             (v.preempted, v.ready) = (false, false);
-            (v.in_spin_loop, v.dy_eligible) = (false, false);
             v.window = window;
             v.work += self.costs.switch_ns;
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
@@ -925,12 +927,10 @@ impl Sim {
             v.window = (v.window * kvm.ple_grow).min(kvm.ple_window_max_ns).max(kvm.ple_window_ns);
             v.ple_left = v.window;
             v.spin_count = (v.spin_count + 1).min(COUNTER_MAX);
-            v.in_spin_loop = true;
         }
         let (first, n) = (self.vms[vm].first, self.vms[vm].n);
         let start = match policy {
             OnSpin::Nobody => {
-                self.vcpus[at].in_spin_loop = false;
                 // yield(): to anybody who waits here
                 return self.sched.yield_to(&mut self.m, cpu, me, me);
             }
@@ -946,7 +946,7 @@ impl Sim {
             if candidate == me || !self.is_candidate(me, candidate, policy, user_mode_spin) {
                 continue;
             }
-            self.vcpus[at].work += self.costs.yield_ns;
+            self.vcpus[at].work += self.lock_runqueue(candidate, self.vcpus[at].work);
             let runnable = self.m.task(candidate).state == State::Runnable;
             if runnable && self.sched.yield_to(&mut self.m, cpu, me, candidate) {
                 self.counts[vm].yields += 1;
@@ -958,16 +958,26 @@ impl Sim {
                 break;
             }
         }
-        let v = &mut self.vcpus[at];
-        (v.in_spin_loop, v.dy_eligible) = (false, false);
         false
+    }
+
+    /// `yield_to()` takes the runqueue lock of its target, which others may want as well: what that
+    /// costs one who comes `after` from now.
+    fn lock_runqueue(&mut self, target: u32, after: Ns) -> Ns {
+        let now = self.m.now + after;
+        let free = &mut self.locked_until[self.m.tasks[target as usize].cpu as usize];
+        let until = now.max(*free) + self.costs.yield_ns;
+        *free = until;
+        until - now
     }
 
     fn is_candidate(&mut self, me: u32, other: u32, policy: OnSpin, user_spin: bool) -> bool {
         let sender = (me - self.vms[self.vcpus[me as usize].vm as usize].first) as usize;
         let blocked = self.m.task(other).state == State::Blocked;
+        let running = self.m.task(other).state == State::Running;
         let v = &mut self.vcpus[other as usize];
-        if !v.ready || blocked {
+        let in_guest = running && v.work == 0 && v.then == Then::Enter;
+        if blocked || if policy.wants_ready() { !v.ready } else { in_guest } {
             return false;
         }
         if policy.wants_kernel() && v.preempted && !user_spin && !v.in_kernel {
@@ -1012,6 +1022,9 @@ impl Sim {
             let c = &mut self.vcpus[at];
             if c.work > 0 || c.then != Then::Enter {
                 return Some(c.work);
+            }
+            if c.in_spin_loop {
+                (c.in_spin_loop, c.dy_eligible) = (false, false);
             }
             if !c.irqs.is_empty() && !matches!(c.act, Act::Irq(_)) {
                 self.take_interrupt(v);
@@ -1067,14 +1080,20 @@ impl Sim {
         } else if c.ple_left == 0 {
             c.work = self.costs.exit_ns + self.costs.spin_exit_ns;
             c.then = Then::OnSpin;
+            // kvm_vcpu_set_in_spin_loop(): until it enters the guest again
+            c.in_spin_loop = true;
         }
         self.begin(v);
     }
 
     fn take_interrupt(&mut self, v: u32) {
-        let handler = self.costs.handler_ns;
         let c = &mut self.vcpus[v as usize];
         let Some(irq) = c.irqs.pop_front() else { return };
+        let mut handler = self.costs.handler_ns;
+        // The fast path also injects a timer's interrupt sooner.
+        if matches!(irq, Interrupt::Task(_)) && !self.kvm.timer_fast {
+            handler += self.costs.timer_fast_saves_ns;
+        }
         match c.act {
             Act::Idle => c.act = Act::Next,
             Act::Next => {}
