@@ -42,13 +42,19 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     let c = scenario.costs(&host)?;
     let _ = writeln!(
         out,
-        "  A switch takes {}, a wake-up {} and {} if the pCPU was idle, an exit {}; a tick comes {} times \
-         a second.",
+        "  A switch takes {}, a wake-up {} and up to {} if the pCPU was idle, an exit {}; a tick comes {} \
+         times a second.",
         time(c.switch_ns),
         time(c.wake_ns),
-        time(c.idle_exit_ns),
+        time(c.idle_exits.iter().map(|state| state.1).max().unwrap_or(0)),
         time(c.exit_ns),
         host.hz
+    );
+    let _ = writeln!(
+        out,
+        "  Its kernel runs {} on each pCPU, and sleeps {}.",
+        time((host.noise.run_us * 1e3) as Ns),
+        time((host.noise.sleep_us * 1e3) as Ns)
     );
     let _ = writeln!(out, "Scheduler: {}.", scenario.scheduler);
     let ple = if kvm.ple {

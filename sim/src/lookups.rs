@@ -13,40 +13,19 @@ const LOOKUPS: usize = 200_000;
 const ROUNDS: usize = 7;
 
 /// Nanoseconds a look-up.
-#[derive(Clone, Copy)]
-struct Times {
-    slots: usize,
-    random: bool,
-    linear: f64,
-    linear_last: f64,
-    ours: f64,
+pub struct Times {
+    /// A walk over slots sorted by size, without and with the slot that was found last.
+    pub linear: f64,
+    pub linear_last: f64,
+    /// The seed's binary search over slots sorted by frame, after the one found last.
+    pub binary_last: f64,
+    /// The memslots crate.
+    pub ours: f64,
 }
 
-pub struct Measured {
-    times: Vec<Times>,
-    /// The crate's, 117 slots, the last-used one.
-    pub hit_ns: f64,
-}
-
-impl Measured {
-    /// Time saved by the last-used slot over a plain walk, and by the crate over both.
-    pub fn of(&self, slots: usize, random: bool) -> (f64, f64) {
-        let found = self.times.iter().find(|t| t.slots == slots && t.random == random);
-        found.map_or((f64::NAN, f64::NAN), |t| {
-            (1.0 - t.linear_last / t.linear, 1.0 - t.ours / t.linear_last)
-        })
-    }
-}
-
-/// The three are measured in turn, so that a machine whose speed drifts favours none.
-pub fn measure() -> Measured {
-    let times: Vec<Times> =
-        [(13, false), (117, false), (13, true), (117, true)].map(|(n, r)| time(n, r)).to_vec();
-    let hit = times.iter().find(|t| t.slots == 117 && !t.random).map_or(f64::NAN, |t| t.ours);
-    Measured { times, hit_ns: hit }
-}
-
-fn time(slots: usize, random: bool) -> Times {
+/// All are measured in turn, so that a machine whose speed drifts favours none. `random`: any slot each
+/// time; else as during a boot, "2-3 memslots are used extensively, mostly the same".
+pub fn time(slots: usize, random: bool) -> Times {
     let mut dice = Xoshiro256PlusPlus::seed_from_u64(4);
     let mut base_gfn = 0x100;
     let layout: Vec<Slot<u64>> = (0..slots as u32)
@@ -57,22 +36,25 @@ fn time(slots: usize, random: bool) -> Times {
             slot
         })
         .collect();
-    // In seed 004's boot nine in ten look-ups go to the slot of the last one.
-    let mut current = &layout[slots / 2];
+    let mut by_size = layout.clone();
+    by_size.sort_by_key(|slot| std::cmp::Reverse(slot.npages));
+    let mut by_frame = layout.clone();
+    by_frame.sort_by_key(|slot| std::cmp::Reverse(slot.base_gfn));
+    // Memory, in few and large slots.
+    let used = if random { slots } else { 3 };
+    let mut current = &by_size[0];
     let gfns: Vec<u64> = (0..4096)
         .map(|_| {
             if random || dice.next_u64().is_multiple_of(10) {
-                current = &layout[dice.next_u64() as usize % slots];
+                current = &by_size[dice.next_u64() as usize % used];
             }
             current.base_gfn + dice.next_u64() % current.npages
         })
         .collect();
-    let mut by_size = layout.clone();
-    by_size.sort_by_key(|slot| std::cmp::Reverse(slot.npages));
     let snapshot = Snapshot::try_from(layout).expect("slots that do not overlap");
-    let (mut last, mut hint) = (0, Hint::default());
+    let (mut last, mut last_frame, mut hint) = (0, 0, Hint::default());
     let walk = |gfn: u64| by_size.iter().position(|slot| slot.contains(gfn)).unwrap_or(0);
-    let mut samples = [const { Vec::new() }; 3];
+    let mut samples = [const { Vec::new() }; 4];
     for _ in 0..ROUNDS {
         samples[0].push(loop_over(&gfns, |gfn| by_size[walk(gfn)].base_gfn));
         samples[1].push(loop_over(&gfns, |gfn| {
@@ -81,15 +63,31 @@ fn time(slots: usize, random: bool) -> Times {
             }
             by_size[last].base_gfn
         }));
+        // search_memslots() as the seed leaves it.
         samples[2].push(loop_over(&gfns, |gfn| {
+            if !by_frame[last_frame].contains(gfn) {
+                let (mut start, mut end) = (0, by_frame.len());
+                while start < end {
+                    let middle = start + (end - start) / 2;
+                    if gfn >= by_frame[middle].base_gfn {
+                        end = middle;
+                    } else {
+                        start = middle + 1;
+                    }
+                }
+                last_frame = start.min(by_frame.len() - 1);
+            }
+            by_frame[last_frame].base_gfn
+        }));
+        samples[3].push(loop_over(&gfns, |gfn| {
             snapshot.find_near(gfn, &mut hint).map_or(0, |slot| slot.base_gfn)
         }));
     }
-    let [linear, linear_last, ours] = samples.map(|mut all: Vec<f64>| {
+    let [linear, linear_last, binary_last, ours] = samples.map(|mut all: Vec<f64>| {
         all.sort_by(f64::total_cmp);
         all[all.len() / 2]
     });
-    Times { slots, random, linear, linear_last, ours }
+    Times { linear, linear_last, binary_last, ours }
 }
 
 fn loop_over(gfns: &[u64], mut find: impl FnMut(u64) -> u64) -> f64 {

@@ -86,8 +86,9 @@ pub struct Costs {
     pub switch_ns: Ns,
     /// From a wake-up on one pCPU until another one, idle, begins to switch.
     pub wake_ns: Ns,
-    /// What a pCPU that was idle needs beside that (C1 exit).
-    pub idle_exit_ns: Ns,
+    /// What a pCPU that was idle needs beside that: for each idle state from how long on it is used,
+    /// and what leaving it takes. The kernel's governor is taken to guess right.
+    pub idle_exits: Vec<(Ns, Ns)>,
     /// An exit and the entry behind it, with the least handler.
     pub exit_ns: Ns,
     /// What halting costs beside that: until the thread sleeps, or KVM polls.
@@ -105,6 +106,8 @@ pub struct Costs {
     /// With AVIC: the doorbell of one IPI, and each destination of a multicast.
     pub avic_ns: Ns,
     pub avic_more_ns: Ns,
+    /// What a request to a device costs in the VMM, beside the exit and the device itself.
+    pub io_path_ns: Ns,
     /// What an interrupt costs the vCPU that runs: exit and injection, or posted.
     pub interrupt_ns: Ns,
     /// Arming the TSC-deadline timer: the whole exit, and what the fast path saves.
@@ -140,6 +143,8 @@ pub struct Task {
     pub weight: u32,
     /// The VM whose vCPU it is, or [`NONE`].
     pub vm: u32,
+    /// A thread of the kernel.
+    pub kernel: bool,
     /// CPU time so far.
     pub ran: Ns,
     /// Since when it runs, or waits for a pCPU.

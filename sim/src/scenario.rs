@@ -44,10 +44,20 @@ pub struct Host {
     /// Of a core.
     pub threads: u32,
     pub hz: u32,
+    /// What the host's own kernel does on each of its pCPUs.
+    pub noise: Noise,
     pub costs: Table,
     /// What KVM there is, if the scenario does not say otherwise.
     #[serde(default)]
     pub kvm: Table,
+}
+
+/// A thread of the kernel that is bound to its pCPU.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Noise {
+    pub run_us: f64,
+    pub sleep_us: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -370,6 +380,11 @@ impl Scenario {
             "a machine of {cpus} CPUs is impossible"
         );
         ensure!((1..=2).contains(&host.threads), "threads of a core must be 1 or 2");
+        let noise = |us: f64| us.is_finite() && (1.0..=1e9).contains(&us);
+        ensure!(
+            noise(host.noise.run_us) && noise(host.noise.sleep_us),
+            "noise is from 1 to 10^9 µs"
+        );
         ensure!((24..=10_000).contains(&host.hz), "hz must be from 24 to 10,000");
         Ok(host)
     }
@@ -451,6 +466,7 @@ impl Scenario {
                 allowed,
                 weight,
                 vm,
+                kernel: false,
                 ran: 0,
                 since: 0,
                 waited: 0,
@@ -479,6 +495,15 @@ impl Scenario {
                 let ns = |us: f64| (us * 1e3) as Ns;
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.cpu));
             }
+        }
+        for cpu in 0..pcpus {
+            machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
+            let ns = |us: f64| (us * 1e3) as Ns;
+            threads.push(HostThread::new(
+                ns(host.noise.run_us),
+                ns(host.noise.sleep_us),
+                Some(cpu),
+            ));
         }
         let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
         let faults = faults.collect::<Result<Vec<_>>>()?;

@@ -161,6 +161,8 @@ pub struct Sim {
     ticking: Vec<bool>,
     /// The runqueue locks of pCPUs.
     locked_until: Vec<Ns>,
+    /// Since when pCPUs are idle.
+    idle_since: Vec<Ns>,
     costs: Costs,
     kvm: Kvm,
     faults: Vec<(Ns, Fault)>,
@@ -230,6 +232,7 @@ impl Sim {
             vcpus,
             ticking: vec![false; cpus],
             locked_until: vec![0; cpus],
+            idle_since: vec![0; cpus],
             costs,
             kvm,
             faults,
@@ -360,7 +363,7 @@ impl Sim {
                     self.schedule(cpu);
                 } else {
                     let idle = self.m.cpus[cpu as usize].curr == NONE;
-                    let exit = if idle { self.costs.idle_exit_ns } else { 0 };
+                    let exit = if idle { self.idle_exit(cpu) } else { 0 };
                     let at = self.m.now + self.costs.wake_ns + exit;
                     self.queue.push(at, Event::Resched(cpu));
                 }
@@ -381,6 +384,13 @@ impl Sim {
 
 /// pCPUs and threads.
 impl Sim {
+    /// What it takes an idle pCPU to run again.
+    fn idle_exit(&self, cpu: u32) -> Ns {
+        let idle = self.m.now - self.idle_since[cpu as usize];
+        let states = self.costs.idle_exits.iter();
+        states.filter(|(from, _)| idle >= *from).map(|(_, exit)| *exit).max().unwrap_or(0)
+    }
+
     fn tick(&mut self, cpu: u32) {
         let curr = self.m.cpus[cpu as usize].curr;
         self.ticking[cpu as usize] = curr != NONE;
@@ -448,6 +458,9 @@ impl Sim {
             return;
         }
         self.m.cpus[at].curr = next;
+        if next == NONE {
+            self.idle_since[at] = self.m.now;
+        }
         if prev != NONE {
             self.sched_out(prev, runnable);
         }
@@ -1296,7 +1309,8 @@ impl Sim {
                 }
                 Op::Io { mean } => {
                     self.vcpus[at].work += self.costs.exit_ns;
-                    self.block_until(v, task, self.m.now + self.costs.exit_ns + mean);
+                    let there = self.costs.exit_ns + self.costs.io_path_ns + mean;
+                    self.block_until(v, task, self.m.now + there);
                 }
                 Op::Done => self.vms[vm].done += 1,
             }

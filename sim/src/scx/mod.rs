@@ -29,6 +29,7 @@ const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const OPS_ENQ_LAST: u64 = 2;
 const TASK_QUEUED: u32 = 1;
+const PF_KTHREAD: u32 = 0x0020_0000;
 
 const SLICE_DFL: u64 = 20_000_000;
 const SLICE_INF: u64 = u64::MAX;
@@ -385,7 +386,7 @@ impl Scheduler for Scx {
         let mut p = Box::new(TaskStruct {
             pid: task as i32 + 1,
             tgid: task as i32 + 1,
-            flags: 0,
+            flags: if t.kernel { PF_KTHREAD } else { 0 },
             nr_cpus_allowed: t.allowed.len() as i32,
             scx: Entity {
                 slice: SLICE_DFL,
