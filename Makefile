@@ -16,7 +16,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test host-test bench-memslots clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test bench-memslots clean
 all: build
 
 setup:
@@ -29,7 +29,7 @@ build: setup
 demo: build
 	@$(BATON) demo $(ARGS)
 
-test: lint unit-test host-test
+test: lint unit-test fuzz host-test
 
 # The kernels with sched_ext that the mirror offers, one after the other.
 test-kernels: build
@@ -50,6 +50,12 @@ unit-test: setup
 	@$(CARGO) test --workspace --release --quiet
 	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --quiet -p memslots --test loom \
 		--target-dir $(TARGET_DIR)/loom
+
+# Random scenarios with faults, simulated under scx_baton's own source.
+FUZZ_SECONDS ?= 60
+fuzz: build
+	@echo "fuzzing the scheduler in the simulator ($(FUZZ_SECONDS) s)"
+	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
 # Boots emulated KVM hosts, one at a time: two pCPUs are all that a small machine has.
 host-test: build

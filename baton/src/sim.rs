@@ -130,6 +130,11 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     parsed.filter(|(a, b)| a < b).ok_or_else(|| "write 0..1000".to_string())
 }
 
+/// To standard output. If nobody reads on, nobody misses the rest.
+fn show(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+}
+
 /// Returns the exit status.
 pub fn main(what: Sim) -> i32 {
     let result = match &what {
@@ -143,7 +148,7 @@ pub fn main(what: Sim) -> i32 {
             Ok(())
         }
         Sim::Explain(named) => named.scenario().and_then(|scenario| {
-            print!("{}", explain(&scenario)?);
+            show(&explain(&scenario)?);
             Ok(())
         }),
     };
@@ -188,18 +193,19 @@ fn run(run: &Run) -> Result<()> {
         writable(file)?;
     }
     let (outcome, speed) = simulate(&scenario)?;
-    print!("{}", outcome.table());
+    let mut text = outcome.table();
     for (name, count) in &outcome.scheduler_counters {
-        print!("{name} {count}  ");
+        text += &format!("{name} {count}  ");
     }
-    println!(
-        "\n{} events, {:.2} simulated seconds in {:.2} s: {} events/s, {:.0} MiB",
+    text += &format!(
+        "\n{} events, {:.2} simulated seconds in {:.2} s: {} events/s, {:.0} MiB\n",
         outcome.events,
         outcome.sim_s,
         speed.wall_s,
         short(speed.events_per_s),
         speed.peak_rss_mib
     );
+    show(&text);
     if let Some(file) = &run.json {
         let mut json = json!(outcome);
         for (key, value) in json!(speed).as_object().into_iter().flatten() {
@@ -290,7 +296,7 @@ fn compare(compare: &Compare) -> Result<()> {
             number(figure(|o| o.longest_wait_ms)),
         ]);
     }
-    print!("{}", aligned(&rows));
+    show(&aligned(&rows));
     if let Some(file) = &compare.json {
         save(file, &all, &results)?;
     }
@@ -349,7 +355,7 @@ fn sweep_all(sweep_: &Sweep) -> Result<()> {
         }
         rows.push(row);
     }
-    print!("{}", aligned(&rows));
+    show(&aligned(&rows));
     if let Some(file) = &sweep_.csv {
         replace(file, &csv)?;
     }
@@ -409,15 +415,16 @@ fn reproduce_all(options: &Reproduce) -> Result<()> {
             if row.emergent { "" } else { "input" }.into(),
         ]);
     }
-    print!("{}", aligned(&table));
+    show(&aligned(&table));
     let (emergent, agree, near) = verdict(&rows);
-    println!(
+    let mut text = format!(
         "\nOf {emergent} rows that come out of the interplay {agree} agree in sign and rank, {near} are \
-         within a factor of 1.5."
+         within a factor of 1.5.\n"
     );
     for row in rows.iter().filter(|row| !row.note.is_empty()) {
-        println!("{}: {}", row.claim, row.note);
+        text += &format!("{}: {}\n", row.claim, row.note);
     }
+    show(&text);
     if let Some(file) = &options.json {
         replace(file, &format!("{:#}\n", json!(rows)))?;
     }
@@ -427,7 +434,7 @@ fn reproduce_all(options: &Reproduce) -> Result<()> {
 fn fuzz_all(options: &Fuzz) -> Result<()> {
     let (first, last) = options.seeds;
     if options.show {
-        print!("{}", generate(first, &options.scheduler));
+        show(&generate(first, &options.scheduler));
         return Ok(());
     }
     let start = Instant::now();
@@ -463,18 +470,18 @@ fn fuzz_all(options: &Fuzz) -> Result<()> {
         }
     });
     let done = next.load(Relaxed) - first - jobs as u64;
-    println!(
-        "{done} scenarios from seed {first} on, {} events in {:.0} s, under {}",
+    show(&format!(
+        "{done} scenarios from seed {first} on, {} events in {:.0} s, under {}\n",
         events.load(Relaxed),
         start.elapsed().as_secs_f64(),
         options.scheduler
-    );
+    ));
     let mut failures = failures.into_inner().unwrap_or_default();
     failures.sort_by_key(|failure| failure.seed);
     for failure in &failures {
         let file = format!("fuzz-{}.toml", failure.seed);
         replace(file.as_ref(), &failure.scenario)?;
-        println!("seed {}: {}\n  again: baton sim run {file}", failure.seed, failure.why);
+        show(&format!("seed {}: {}\n  again: baton sim run {file}\n", failure.seed, failure.why));
     }
     if !failures.is_empty() {
         bail!("{} of {done} scenarios broke an invariant", failures.len());

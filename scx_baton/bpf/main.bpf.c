@@ -61,7 +61,9 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 	}
 	t->run_vm = t->vm;
 	c->vm = t->vm;
-	c->turn_start = vm->turn_start;
+	/* A directed yield changes who runs, not why. */
+	if (!t->boosted)
+		c->turn_start = vm->turn_start;
 	c->runs = RUNS_VCPU;
 	if (vtime_before(vm->vcpu_vnow, t->vtime))
 		vm->vcpu_vnow = t->vtime;
@@ -93,13 +95,14 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	c->kicked = 0;
 	c->claimed_by = NO_VM;
 	c->since = t->run_at = scx_bpf_now();
-	/* A directed yield changes who runs, not why. */
-	if (!t->boosted) {
-		c->due = c->next_due;
+	if (!t->boosted)
 		c->donates_until = c->since + p->scx.slice;
-	}
-	c->next_due = 0;
 	runs_for(p, t, c);
+	/* A host task comes between, it does not change whose turn this is. */
+	if (t->run_vm && !t->boosted) {
+		c->due = c->next_due;
+		c->next_due = false;
+	}
 	if (t->waiter) {
 		spinner = bpf_task_from_pid(t->waiter);
 		t->waiter = 0;

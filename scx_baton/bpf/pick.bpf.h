@@ -21,6 +21,17 @@
 #define MAX_STARVED_VCPUS 4
 
 /*
+ * What was chosen for being behind goes on when whoever preempted it for a moment has gone: to
+ * the end of its turn, as long as it is still behind.
+ */
+static bool goes_on_here(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm,
+			 const struct vm_ctx *other, u64 now)
+{
+	return slot == c->vm && c->due && c->turn_start == vm->turn_start &&
+	       vtime_before(now, vm->turn_end) && vtime_before(vm->vtime, other->vtime);
+}
+
+/*
  * Does the VM in slot @a go before the one in @b on @cpu? Of equals, the one with the lower
  * slot. A vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
  *
@@ -37,6 +48,10 @@ __noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
 		return false;
 	a_running = vm_a->nr_running - (a == prev_vm);
 	b_running = vm_b->nr_running - (b == prev_vm);
+	if (goes_on_here(c, a, vm_a, vm_b, now))
+		return true;
+	if (goes_on_here(c, b, vm_b, vm_a, now))
+		return false;
 	a_turn = vm_claims(vm_a, a == c->vm ? c->turn_start : 0, now);
 	b_turn = vm_claims(vm_b, b == c->vm ? c->turn_start : 0, now);
 	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
@@ -313,8 +328,10 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		charge(prev_t, now);
 	if (c->boost_pid && dispatch_boosted(c, cpu))
 		return;
-	if (dispatch_starved(cpu, now))
+	if (dispatch_starved(cpu, now)) {
+		c->next_due = true;
 		return;
+	}
 	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
 
@@ -357,7 +374,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
-		due = nr_vms > 1 && !vm_claims(vm, slot == c->vm ? c->turn_start : 0, now);
+		due = nr_vms > 1 && ((slot == c->vm && c->due) ||
+				     !vm_claims(vm, slot == c->vm ? c->turn_start : 0, now));
 		/* The vCPU that was running goes on, unless a sibling that may run here is behind
 		 * it. */
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);

@@ -61,7 +61,7 @@ fn compile(source: &Path) -> Result<Vec<u8>> {
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let object = directory.path().join("scheduler.so");
-    let clang = std::env::var("BPF_CLANG").unwrap_or_else(|_| "clang".into());
+    let clang = clang();
     let output = Command::new(&clang)
         .args(FLAGS)
         .arg(format!("-I{}", directory.path().display()))
@@ -77,6 +77,17 @@ fn compile(source: &Path) -> Result<Vec<u8>> {
         bail!("{} does not compile for the simulator: {first}", source.display());
     }
     fs::read(&object).context("the compiled scheduler is gone")
+}
+
+/// The newest that is installed.
+fn clang() -> String {
+    let works = |name: &String| {
+        let version = Command::new(name).arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    };
+    let named = std::env::var("BPF_CLANG").ok();
+    let versions = (14..40).rev().map(|version| format!("clang-{version}"));
+    named.into_iter().chain(["clang".into()]).chain(versions).find(works).unwrap_or("clang".into())
 }
 
 /// One instance.
