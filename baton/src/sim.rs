@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use baton_sim::explain::explain;
 use baton_sim::fuzz::{fuzz, generate};
-use baton_sim::outcome::{Outcome, short, simulate};
+use baton_sim::outcome::{Outcome, short, simulate, simulate_traced};
 use baton_sim::reproduce::{reproduce, verdict};
 use baton_sim::scenario::{MACHINES, SCENARIOS, Scenario};
 use baton_sim::sweep::{Point, axis, points, sweep};
@@ -59,6 +59,9 @@ pub struct Run {
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write everything that happens to this file, for ui.perfetto.dev; simulate a short time then
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -192,7 +195,18 @@ fn run(run: &Run) -> Result<()> {
     if let Some(file) = &run.json {
         writable(file)?;
     }
-    let (outcome, speed) = simulate(&scenario)?;
+    let (outcome, speed) = match &run.trace {
+        None => simulate(&scenario)?,
+        Some(file) => {
+            let (outcome, speed, cut) = simulate_traced(&scenario, file)?;
+            if cut {
+                eprintln!(
+                    "the trace ends early, it would be too large: simulate less (--set seconds=0.1)"
+                );
+            }
+            (outcome, speed)
+        }
+    };
     let mut text = outcome.table();
     for (name, count) in &outcome.scheduler_counters {
         text += &format!("{name} {count}  ");

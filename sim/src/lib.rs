@@ -16,4 +16,5 @@ pub mod scenario;
 mod scx;
 pub mod sim;
 pub mod sweep;
+pub mod trace;
 pub mod workload;

@@ -2,13 +2,16 @@
 //! What a simulation found out.
 
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::machine::NONE;
 use crate::scenario::Scenario;
 use crate::sim::Sim;
+use crate::trace::Trace;
 
 /// Latencies, ns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -72,13 +75,43 @@ pub struct Speed {
 ///
 /// Errors: it cannot be built, the scheduler breaks a rule, or an invariant does not hold.
 pub fn simulate(scenario: &Scenario) -> Result<(Outcome, Speed)> {
+    run(scenario, scenario.build()?)
+}
+
+/// The same, and writes a trace of it (for the Perfetto UI); whether that had to leave something out.
+///
+/// Errors: as [`simulate`], or the file cannot be written.
+pub fn simulate_traced(scenario: &Scenario, file: &Path) -> Result<(Outcome, Speed, bool)> {
     let mut sim = scenario.build()?;
+    let vm_of = |vm: usize, task: u32| format!("VM {vm} vCPU {}", task - sim.vms[vm].first);
+    let name = |task: u32| match sim.m.task(task).vm {
+        NONE => format!("host thread {task}"),
+        vm => vm_of(vm as usize, task),
+    };
+    let names = (0..sim.m.tasks.len() as u32).map(name).collect();
+    sim.trace = Some(Trace::new(file, sim.m.cpus.len(), names)?);
+    let start = Instant::now();
+    let result = sim.run();
+    // Also of a simulation that failed: that is when one wants to see it.
+    let cut = sim.trace.take().map_or(Ok(false), Trace::end)?;
+    result?;
+    let (outcome, speed) = (outcome(scenario, &sim), start.elapsed().as_secs_f64());
+    let speed = self::speed(&outcome, speed);
+    Ok((outcome, speed, cut))
+}
+
+fn run(scenario: &Scenario, mut sim: Sim) -> Result<(Outcome, Speed)> {
     let start = Instant::now();
     sim.run()?;
     let wall_s = start.elapsed().as_secs_f64();
     let outcome = outcome(scenario, &sim);
+    let speed = speed(&outcome, wall_s);
+    Ok((outcome, speed))
+}
+
+fn speed(outcome: &Outcome, wall_s: f64) -> Speed {
     let events_per_s = outcome.events as f64 / wall_s;
-    Ok((outcome, Speed { wall_s, events_per_s, peak_rss_mib: peak_rss_mib() }))
+    Speed { wall_s, events_per_s, peak_rss_mib: peak_rss_mib() }
 }
 
 fn peak_rss_mib() -> f64 {

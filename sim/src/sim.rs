@@ -17,6 +17,7 @@ use crate::guest::{Act, Interrupt, LockKind, Op, Spin, TaskState, Vm};
 use crate::kvm::{HaltPoll, Kvm, OnSpin, next_poll};
 use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::queue::{Event, Queue};
+use crate::trace::Trace;
 
 /// Forever.
 const EVER: Ns = Ns::MAX;
@@ -153,6 +154,8 @@ pub struct Sim {
     pub lateness: Vec<Histogram<u64>>,
     pub threads: Vec<HostThread>,
     pub events: u64,
+    /// Everything that happens, if somebody wants to see it.
+    pub trace: Option<Trace>,
     sched: Box<dyn Scheduler>,
     queue: Queue,
     random: Xoshiro256PlusPlus,
@@ -226,6 +229,7 @@ impl Sim {
             vms,
             threads,
             events: 0,
+            trace: None,
             sched,
             queue: Queue::default(),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -480,6 +484,9 @@ impl Sim {
 
     fn sched_out(&mut self, task: u32, runnable: bool) {
         let now = self.m.now;
+        if let Some(trace) = &mut self.trace {
+            trace.stops(now, self.m.tasks[task as usize].cpu, task);
+        }
         let t = &mut self.m.tasks[task as usize];
         if runnable {
             t.state = State::Runnable;
@@ -503,6 +510,9 @@ impl Sim {
         t.state = State::Running;
         t.cpu = cpu;
         t.since = now;
+        if let Some(trace) = &mut self.trace {
+            trace.runs(now, cpu, task);
+        }
         self.sched.started(&mut self.m, cpu, task);
         if self.is_vcpu(task) {
             let window = self.kvm.ple_window_ns;
@@ -850,6 +860,9 @@ impl Sim {
             return self.begin(v);
         }
         self.counts[vm].halts += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.instant(self.m.now, v, "HLT");
+        }
         if self.seen() {
             self.sched.vcpu_halts(&mut self.m, cpu, v);
         }
@@ -930,6 +943,9 @@ impl Sim {
         let at = me as usize;
         let vm = self.vcpus[at].vm as usize;
         self.counts[vm].ple_exits += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.instant(self.m.now, me, "PAUSE-loop exit");
+        }
         if self.seen() {
             self.sched.vcpu_spins(&mut self.m, cpu, me);
         }
@@ -964,6 +980,9 @@ impl Sim {
             if runnable && self.sched.yield_to(&mut self.m, cpu, me, candidate) {
                 self.counts[vm].yields += 1;
                 self.vms[vm].last_boosted = index;
+                if let Some(trace) = &mut self.trace {
+                    trace.arrow(self.m.now, me, candidate, "yields");
+                }
                 return true;
             }
             tries -= 1;
@@ -1435,6 +1454,7 @@ impl Sim {
             if c.preempted {
                 preempted = preempted.or(Some(target));
             }
+            self.trace_ipi(v, target, "call IPI");
             self.deliver(target, Interrupt::Call(v));
         }
         if let Some(target) = preempted.filter(|_| self.vms[vm].features.sched_yield) {
@@ -1468,7 +1488,16 @@ impl Sim {
         }
         self.counts[vm].ipis += 1;
         self.vcpus[v as usize].work += self.icr_cost(vm, 1);
+        self.trace_ipi(v, target, "reschedule IPI");
         self.deliver(target, Interrupt::Reschedule);
+    }
+
+    fn trace_ipi(&mut self, from: u32, to: u32, name: &str) {
+        let Some(trace) = &mut self.trace else { return };
+        match self.m.tasks[to as usize].state {
+            State::Running => trace.arrow_now(self.m.now, from, to, name),
+            _ => trace.arrow(self.m.now, from, to, name),
+        }
     }
 }
 
