@@ -3,6 +3,7 @@
 # make demo    boot a KVM host in emulation, run guests under several schedulers, print who got what
 # make test    everything that proves that it works
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
+# make bench-sim                   how fast the simulator is
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -16,7 +17,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test bench-memslots clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test bench-memslots bench-sim clean
 all: build
 
 setup:
@@ -66,6 +67,10 @@ host-test: build
 bench-memslots: setup
 	@tools/setup valgrind
 	@$(CARGO) bench --quiet -p memslots --bench lookup -- $(if $(JSON),--json $(abspath $(JSON)))
+
+# Events a second, and what a plain event loop and SimPy reach (PYTHON=… names a Python with SimPy).
+bench-sim: setup
+	@$(CARGO) bench --quiet -p baton-sim --bench scale
 
 fmt:
 	@$(CARGO) fmt --all

@@ -226,6 +226,10 @@ pub trait Scheduler {
     fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}
     /// A timer that it has started itself has run out.
     fn timer(&mut self, _m: &mut Machine, _timer: u64) {}
+    /// Whether `timers` or `failure` have anything to say: asked after every event.
+    fn wants_attention(&self) -> bool {
+        false
+    }
     /// Timers started since the last call: when, and which.
     fn timers(&mut self) -> Vec<(Ns, u64)> {
         Vec::new()

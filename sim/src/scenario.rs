@@ -19,7 +19,8 @@ use crate::sim::{Fault, HostThread, Setup, Sim};
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
-pub const MACHINES: [(&str, &str); 5] = [
+pub const MACHINES: [(&str, &str); 6] = [
+    ("testbed", include_str!("../machines/testbed.toml")),
     ("xeon-x7560", include_str!("../machines/xeon-x7560.toml")),
     ("xeon-8", include_str!("../machines/xeon-8.toml")),
     ("xeon-2014", include_str!("../machines/xeon-2014.toml")),
@@ -668,7 +669,8 @@ impl VmSpec {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 2] = [
+pub const SCENARIOS: [(&str, &str); 3] = [
+    ("testbed-bench", include_str!("../scenarios/testbed-bench.toml")),
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
 ];

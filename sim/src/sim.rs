@@ -286,7 +286,13 @@ impl Sim {
             self.m.now = at;
             self.handle(event);
             self.settle();
-            if let Some(why) = self.failure.take().or_else(|| self.sched.failure()) {
+            if self.failure.is_some() || self.sched.wants_attention() {
+                for (at, timer) in self.sched.timers() {
+                    self.queue.push(at, Event::Timer(timer));
+                }
+            }
+            let failed = self.failure.is_some() || self.sched.wants_attention();
+            if failed && let Some(why) = self.failure.take().or_else(|| self.sched.failure()) {
                 bail!("at {} ms: {why}", at as f64 / 1e6);
             }
             if self.check_every > 0 && self.events.is_multiple_of(self.check_every) {
@@ -353,9 +359,6 @@ impl Sim {
     /// What the event has brought about elsewhere.
     fn settle(&mut self) {
         loop {
-            for (at, timer) in self.sched.timers() {
-                self.queue.push(at, Event::Timer(timer));
-            }
             if let Some(vcpu) = self.touched.pop() {
                 self.touch(vcpu);
             } else if let Some(cpu) = self.m.to_resched.pop() {

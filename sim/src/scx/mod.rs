@@ -641,6 +641,10 @@ impl Scheduler for Scx {
         self.leave(before);
     }
 
+    fn wants_attention(&self) -> bool {
+        !self.state.timers.is_empty() || self.state.failure.is_some()
+    }
+
     fn timers(&mut self) -> Vec<(Ns, u64)> {
         std::mem::take(&mut self.state.timers)
     }
