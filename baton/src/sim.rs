@@ -323,8 +323,9 @@ fn sweep_all(sweep_: &Sweep) -> Result<()> {
     for file in sweep_.json.iter().chain(&sweep_.csv) {
         writable(file)?;
     }
+    let n = axes.iter().map(|(_, values)| values.len()).fold(1usize, usize::saturating_mul);
+    ensure!(n <= 1_000_000, "{n} points are too many; at most a million");
     let all = points(&axes);
-    ensure!(all.len() <= 1_000_000, "{} points are too many", all.len());
     let jobs = sweep_.jobs.map_or_else(cores, |jobs| jobs as usize);
     let results = sweep(&text, &base, &all, jobs, |done| progress(done, all.len()));
     let keys: Vec<String> = axes.iter().map(|(key, _)| key.clone()).collect();

@@ -470,6 +470,20 @@ impl Scheduler for Fair {
         true
     }
 
+    /// `yield_task_fair()`.
+    fn give_way(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        self.update_curr(m.now, cpu);
+        self.rqs[cpu as usize].skip = task;
+        let eligible = self.e(task).vruntime <= self.average(cpu);
+        let slice = self.slice(self.e(task));
+        let alone = self.rqs[cpu as usize].queue.is_empty();
+        if self.kind == Kind::Eevdf && eligible && !alone {
+            let se = &mut self.entities[task as usize];
+            se.vruntime = se.deadline;
+            se.deadline = se.vruntime + slice;
+        }
+    }
+
     fn nr_running(&self, _m: &Machine, cpu: u32) -> usize {
         let rq = &self.rqs[cpu as usize];
         rq.queue.len() + usize::from(rq.curr != NONE)

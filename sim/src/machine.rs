@@ -213,6 +213,8 @@ pub trait Scheduler {
     fn tick(&mut self, m: &mut Machine, cpu: u32);
     /// KVM's directed yield: `from`, which runs on `cpu`, for `to`. Whether `from` gives way.
     fn yield_to(&mut self, m: &mut Machine, cpu: u32, from: u32, to: u32) -> bool;
+    /// A plain yield(): whoever else waits there goes first.
+    fn give_way(&mut self, m: &mut Machine, cpu: u32, task: u32);
     /// Tasks that this pCPU has to run, the running one included (`rq->nr_running`).
     fn nr_running(&self, m: &Machine, cpu: u32) -> usize;
     fn affinity_changed(&mut self, m: &mut Machine, task: u32);

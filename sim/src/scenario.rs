@@ -32,6 +32,7 @@ pub const MACHINES: [(&str, &str); 6] = [
 /// bits here.
 const MOST_CPUS: u32 = 4096;
 const MOST_VCPUS: u32 = 65_536;
+const MOST_TASKS: u64 = 1_000_000;
 
 /// Numbers of locks that programs cannot name.
 const TLB_LOCKS: u32 = 10_000;
@@ -336,15 +337,18 @@ impl Scenario {
         let starvation = self.starvation_s.is_finite() && self.starvation_s > 0.0;
         ensure!(starvation, "starvation-s is {}; it must be above 0", self.starvation_s);
         ensure!(!self.vms.is_empty() || !self.threads.is_empty(), "there is no [[vm]]");
-        let mut vcpus = 0;
+        let (mut vcpus, mut tasks) = (0, 0);
         for (place, vm) in self.vms.iter().enumerate() {
             vm.check().with_context(|| format!("vm {}", place + 1))?;
             vcpus += u64::from(vm.count) * u64::from(vm.vcpus);
+            let programs = vm.programs.iter().map(|program| u64::from(program.count)).sum::<u64>();
+            tasks += u64::from(vm.count) * u64::from(vm.tasks.unwrap_or(0)).max(programs);
         }
         ensure!(
             vcpus <= MOST_VCPUS.into(),
             "{vcpus} vCPUs are too many; at most {MOST_VCPUS} in all"
         );
+        ensure!(tasks <= MOST_TASKS, "{tasks} tasks are too many; at most {MOST_TASKS} in all");
         for thread in &self.threads {
             let run = thread.run_us.is_finite() && (0.1..=1e9).contains(&thread.run_us);
             ensure!(run, "run-us is {}; it must be from 0.1 to 10^9", thread.run_us);
@@ -375,7 +379,9 @@ impl Scenario {
         };
         let host: Host = toml::from_str(&text)
             .map_err(|error| anyhow!("machine {}: {}", self.machine, one_line(&error)))?;
-        let cpus = u64::from(host.sockets) * u64::from(host.cores) * u64::from(host.threads);
+        let [sockets, cores, threads] =
+            [host.sockets, host.cores, host.threads].map(|n| u64::from(n.min(MOST_CPUS + 1)));
+        let cpus = sockets * cores * threads;
         ensure!(
             (1..=u64::from(MOST_CPUS)).contains(&cpus),
             "a machine of {cpus} CPUs is impossible"
@@ -394,6 +400,10 @@ impl Scenario {
     pub fn costs(&self, host: &Host) -> Result<Costs> {
         let mut costs = host.costs.clone();
         costs.extend(self.costs.clone());
+        for (name, value) in &costs {
+            let fine = value.as_integer().is_none_or(|ns| (0..=1_000_000_000).contains(&ns));
+            ensure!(fine, "costs: {name} is {value}; it must be from 0 to 10^9");
+        }
         let costs: Costs = costs
             .try_into()
             .map_err(|error: toml::de::Error| anyhow!("costs: {}", one_line(&error)))?;
@@ -627,6 +637,7 @@ impl VmSpec {
                 _ => false,
             };
             ensure!(ops.iter().any(passes), "a program takes no time: it needs a compute or sleep");
+            balanced(&ops)?;
             let program = Arc::new(ops);
             programs.extend((0..spec.count).map(|_| program.clone()));
         }
@@ -636,8 +647,14 @@ impl VmSpec {
     fn vm(&self, first: u32) -> Result<Vm> {
         let programs = self.programs()?;
         let barrier = |program: &Program| program.iter().any(|op| matches!(op, Op::Barrier { .. }));
+        let barriers = programs.iter().filter(|program| barrier(program)).count();
         ensure!(
-            !programs.iter().any(barrier) || programs.len() <= self.vcpus as usize,
+            barriers == 0 || barriers == programs.len(),
+            "all tasks of a VM meet at its barrier: {barriers} of {} have one",
+            programs.len()
+        );
+        ensure!(
+            barriers == 0 || programs.len() <= self.vcpus as usize,
             "tasks that spin at a barrier need a vCPU each: {} tasks, {} vCPUs",
             programs.len(),
             self.vcpus
@@ -666,6 +683,29 @@ impl VmSpec {
             last_boosted: 0,
         })
     }
+}
+
+/// Locks are held one after the other or one in another, not over a sleep, and not when it begins anew.
+fn balanced(ops: &[Op]) -> Result<()> {
+    let mut held = Vec::new();
+    for op in ops {
+        match op {
+            Op::Lock(lock) => {
+                ensure!(!held.contains(lock), "lock {lock} is taken while it is held");
+                held.push(*lock);
+            }
+            Op::Unlock(lock) => {
+                ensure!(held.contains(lock), "unlock {lock} without a lock {lock} before it");
+                held.retain(|other| other != lock);
+            }
+            Op::Wait(_) | Op::Sleep { .. } | Op::Io { .. } | Op::Barrier { .. } => {
+                ensure!(held.is_empty(), "a program waits while it holds lock {}", held[0]);
+            }
+            _ => {}
+        }
+    }
+    ensure!(held.is_empty(), "a program ends with lock {} held", held[0]);
+    Ok(())
 }
 
 /// Scenarios that come with the simulator.

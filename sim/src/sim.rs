@@ -269,6 +269,9 @@ impl Sim {
         for task in 0..self.m.tasks.len() as u32 {
             self.sched.add(&mut self.m, task);
         }
+        for (at, timer) in self.sched.timers() {
+            self.queue.push(at, Event::Timer(timer));
+        }
         // The threads of a host do not begin all at once: within the first millisecond.
         for task in 0..self.m.tasks.len() as u32 {
             let at = self.random.next_u64() % 1_000_000;
@@ -956,15 +959,16 @@ impl Sim {
         let policy = kvm.on_spin;
         {
             let v = &mut self.vcpus[at];
-            v.window = (v.window * kvm.ple_grow).min(kvm.ple_window_max_ns).max(kvm.ple_window_ns);
+            let grown = v.window.saturating_mul(kvm.ple_grow);
+            v.window = grown.min(kvm.ple_window_max_ns).max(kvm.ple_window_ns);
             v.ple_left = v.window;
             v.spin_count = (v.spin_count + 1).min(COUNTER_MAX);
         }
         let (first, n) = (self.vms[vm].first, self.vms[vm].n);
         let start = match policy {
             OnSpin::Nobody => {
-                // yield(): to anybody who waits here
-                return self.sched.yield_to(&mut self.m, cpu, me, me);
+                self.sched.give_way(&mut self.m, cpu, me);
+                return true;
             }
             OnSpin::Random => (self.random.next_u64() % u64::from(n)) as u32,
             _ => (self.vms[vm].last_boosted + 1) % n,
@@ -988,7 +992,12 @@ impl Sim {
                 }
                 return true;
             }
-            tries -= 1;
+            // -ESRCH: nobody else waits on either runqueue.
+            let there = self.m.task(candidate).cpu;
+            let alone = |cpu: u32| self.sched.nr_running(&self.m, cpu) <= 1;
+            if alone(cpu) && alone(there) {
+                tries -= 1;
+            }
             if tries == 0 {
                 break;
             }
@@ -1417,7 +1426,7 @@ impl Sim {
         }
         // The fast path is for one destination.
         let fast = self.kvm.icr_fast && destinations == 1;
-        let one = c.icr_ns - if fast { c.icr_fast_saves_ns } else { 0 };
+        let one = c.icr_ns.saturating_sub(if fast { c.icr_fast_saves_ns } else { 0 });
         let more = if self.vms[vm].features.pv_ipi { c.icr_more_ns } else { one };
         one + (destinations - 1) * more
     }

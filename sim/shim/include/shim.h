@@ -13,6 +13,7 @@ struct shim_iter {
 	u64 at; /* place of the simulator's cursor */
 	u64 slice, vtime;
 	u32 set; /* which of both */
+	u64 seq; /* tasks that were queued later are not seen */
 };
 
 /* The same order as in src/scx/ffi.rs. */

@@ -120,8 +120,8 @@ enum scx_public_consts {
 #define SCX_PICK_IDLE_CORE 1ULL
 #define SCX_PICK_IDLE_IN_NODE 2ULL
 
-#define SCX_WAKE_SYNC 8ULL
 #define SCX_WAKE_TTWU 8ULL
+#define SCX_WAKE_SYNC 16ULL
 
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1ULL
 #define SCX_OPS_ENQ_LAST 2ULL

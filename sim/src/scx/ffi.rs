@@ -128,6 +128,7 @@ pub struct Iter {
     pub slice: u64,
     pub vtime: u64,
     pub set: u32,
+    pub seq: u64,
 }
 
 /// `struct shim_map`.

@@ -18,6 +18,7 @@ pub struct MapData {
     value_bytes: usize,
     values: Box<[u64]>,
     hash: FxHashMap<Box<[u8]>, Box<[u64]>>,
+    removed: Vec<Box<[u64]>>,
 }
 
 pub fn shim(state: &mut Inner, nr_cpu_ids: u32) -> Shim {
@@ -107,6 +108,20 @@ impl Inner {
         fine
     }
 
+    /// In the order of queueing.
+    fn queued(&self, task: u32) -> u64 {
+        self.entries[task as usize].as_ref().map_or(0, |entry| entry.queued)
+    }
+
+    /// A CPU that a scheduler names.
+    fn cpu(&mut self, cpu: i32) -> Option<u32> {
+        let known = u32::try_from(cpu).ok().filter(|cpu| (*cpu as usize) < self.local.len());
+        if known.is_none() {
+            self.fail(format!("{}() names CPU {cpu}, which does not exist", self.callback));
+        }
+        known
+    }
+
     /// Task number; the simulator's pids are one more.
     unsafe fn task(&mut self, p: *mut TaskStruct) -> Option<u32> {
         if p.is_null() {
@@ -126,10 +141,24 @@ impl Inner {
             _ => None,
         };
         self.seq += 1;
-        let seq = if flags & ENQ_HEAD != 0 { (1 << 33) - self.seq } else { self.seq };
+        // list_add() to the head for both.
+        let head = flags & (ENQ_HEAD | ENQ_PREEMPT) != 0;
+        let seq = if head { (1 << 33) - self.seq } else { self.seq };
         let Some(cpu) = local else {
+            let ordered = self.entry(task).ordered;
+            if let Some(queue) = self.queue_mut(dsq).filter(|_| dsq != GLOBAL) {
+                if queue.order.is_empty() {
+                    queue.by_vtime = ordered;
+                } else if queue.by_vtime != ordered {
+                    return self
+                        .fail(format!("DSQ {dsq:#x} already holds tasks of the other order"));
+                }
+            }
+            self.waits_on(task, own);
+            let now = self.seq;
             let entry = self.entry(task);
             entry.seq = seq;
+            entry.queued = now;
             entry.at = At::Queue(dsq);
             let key = (entry.vtime, seq);
             let place = {
@@ -153,9 +182,10 @@ impl Inner {
                 self.callback
             ));
         }
-        if !m.may_run(task, cpu) {
-            // task_can_run_on_remote_rq(): an error if it may not, the global queue if offline.
+        // task_can_run_on_remote_rq(): an error if it may not, the global queue if offline.
+        if cpu != own && !m.may_run(task, cpu) {
             if m.task(task).allowed.contains(cpu) {
+                self.entry(task).ordered = false;
                 return self.put(m, task, GLOBAL, flags);
             }
             return self.fail(format!(
@@ -165,10 +195,10 @@ impl Inner {
         }
         m.tasks[task as usize].cpu = cpu;
         self.entry(task).p.cpu = cpu as i32;
+        self.waits_on(task, cpu);
         self.entry(task).at = At::Local(cpu);
-        self.dispatched += 1;
         let queue = &mut self.local[cpu as usize];
-        if flags & ENQ_HEAD != 0 {
+        if head {
             queue.insert(0, task)
         } else {
             queue.push(task)
@@ -190,8 +220,20 @@ impl Inner {
         if dsq == GLOBAL { Some(&mut self.global) } else { self.dsqs.get_mut(&dsq) }
     }
 
+    /// `rq->nr_running` counts it there.
+    fn waits_on(&mut self, task: u32, cpu: u32) {
+        let before = std::mem::replace(&mut self.entry(task).counted, cpu);
+        if before != NONE {
+            self.waiting[before as usize] -= 1;
+        }
+        if cpu != NONE {
+            self.waiting[cpu as usize] += 1;
+        }
+    }
+
     /// Out of whatever queue it is in.
     pub fn take(&mut self, task: u32) {
+        self.waits_on(task, NONE);
         match self.entry(task).at {
             At::Local(cpu) => self.local[cpu as usize].retain(|other| *other != task),
             At::Queue(dsq) => {
@@ -237,9 +279,17 @@ impl Inner {
 
     /// `scx_select_cpu_dfl()`: where it was if idle, else an idle core near, an idle core, an idle
     /// CPU near, an idle CPU, else where it was. Claims it.
-    pub fn select(&mut self, m: &Machine, task: u32, prev: u32) -> (u32, bool) {
+    pub fn select(
+        &mut self,
+        m: &Machine,
+        task: u32,
+        prev: u32,
+        mask: Option<&CpuMask>,
+    ) -> (u32, bool) {
         let allowed = &m.task(task).allowed;
-        let idle = |cpu: u32| self.idle.contains(cpu) && allowed.contains(cpu);
+        let masked =
+            |cpu: u32| mask.is_none_or(|mask| mask.bits[cpu as usize / 64] >> (cpu % 64) & 1 == 1);
+        let idle = |cpu: u32| self.idle.contains(cpu) && allowed.contains(cpu) && masked(cpu);
         let core = |cpu: u32| {
             let sibling = m.cpus[cpu as usize].sibling;
             sibling == NONE || self.idle.contains(sibling)
@@ -261,7 +311,7 @@ impl Inner {
             found
                 .or_else(|| idle(prev).then_some(prev))
                 .or_else(|| self.idle.iter().find(|cpu| near(cpu) && idle(*cpu)))
-                .or_else(|| self.idle.first_common(allowed, 0))
+                .or_else(|| self.idle.iter().find(|cpu| idle(*cpu)))
         };
         match found {
             Some(cpu) => {
@@ -292,11 +342,13 @@ unsafe extern "C" fn map_new(
 ) -> *mut c_void {
     // SAFETY: see `Inner::of`; all functions here are called by the shim's headers only.
     let state = unsafe { Inner::of(sim) };
-    const ARRAYS: [u32; 2] = [2, 6];
+    const ARRAYS: [u32; 2] = [ARRAY, PERCPU_ARRAY];
     const TASK_STORAGE: u32 = 29;
     let value_bytes = value_size as usize;
     let value_size = value_size.next_multiple_of(8);
-    let words = if ARRAYS.contains(&kind) { entries as usize * value_size as usize / 8 } else { 0 };
+    let copies = if kind == PERCPU_ARRAY { state.local.len() } else { 1 };
+    let words = entries as usize * copies * value_size as usize / 8;
+    let words = if ARRAYS.contains(&kind) { words } else { 0 };
     let mut values = vec![0u64; words].into_boxed_slice();
     let mut index = 0;
     if kind == TASK_STORAGE {
@@ -308,7 +360,14 @@ unsafe extern "C" fn map_new(
         }
     }
     let map = Map { kind, entries, value_size, index, values: values.as_mut_ptr().cast() };
-    let data = Box::new(MapData { map, key_size, value_bytes, values, hash: FxHashMap::default() });
+    let data = Box::new(MapData {
+        map,
+        key_size,
+        value_bytes,
+        values,
+        hash: FxHashMap::default(),
+        removed: Vec::new(),
+    });
     state.maps.push(data);
     let last = state.maps.last_mut().expect("just pushed");
     debug_assert!(last.map.values.is_null() || !last.values.is_empty() || words == 0);
@@ -343,6 +402,9 @@ unsafe extern "C" fn map_lookup(_: *mut c_void, map: *mut c_void, k: *const u8) 
     }
 }
 
+const ARRAY: u32 = 2;
+const PERCPU_ARRAY: u32 = 6;
+
 const EEXIST: i64 = 17;
 const ENOENT: i64 = 2;
 const E2BIG: i64 = 7;
@@ -357,6 +419,15 @@ unsafe extern "C" fn map_update(
     // SAFETY: as above; the value has the size of the map's values, before rounding.
     unsafe {
         let data = data(map);
+        if data.map.kind == ARRAY {
+            let place = k.cast::<u32>().read_unaligned();
+            if place >= data.map.entries {
+                return -E2BIG;
+            }
+            let at = data.map.values.add(place as usize * data.map.value_size as usize);
+            std::ptr::copy_nonoverlapping(value, at, data.value_bytes);
+            return 0;
+        }
         let key = key(data, k);
         let exists = data.hash.contains_key(key);
         match flags {
@@ -365,10 +436,11 @@ unsafe extern "C" fn map_update(
             _ if !exists && data.hash.len() >= data.map.entries as usize => return -E2BIG,
             _ => {}
         }
-        let mut words = vec![0u64; data.map.value_size as usize / 8].into_boxed_slice();
-        let bytes = words.as_mut_ptr().cast::<u8>();
-        std::ptr::copy_nonoverlapping(value, bytes, data.value_bytes);
-        data.hash.insert(key.into(), words);
+        let size = data.map.value_size as usize / 8;
+        // In place: the scheduler may have its address.
+        let new = || vec![0u64; size].into_boxed_slice();
+        let words = data.hash.entry(key.into()).or_insert_with(new);
+        std::ptr::copy_nonoverlapping(value, words.as_mut_ptr().cast(), data.value_bytes);
         0
     }
 }
@@ -378,7 +450,14 @@ unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const u8) 
     unsafe {
         let data = data(map);
         let key = key(data, k);
-        if data.hash.remove(key).is_some() { 0 } else { -ENOENT }
+        match data.hash.remove(key) {
+            // Likewise.
+            Some(words) => {
+                data.removed.push(words);
+                0
+            }
+            None => -ENOENT,
+        }
     }
 }
 
@@ -464,16 +543,23 @@ unsafe fn insert_any(
     if state.queue(dsq).is_none() && dsq >> 63 == 0 {
         return state.fail(format!("there is no DSQ {dsq:#x}"));
     }
-    if let Some(queue) = state.queue_mut(dsq).filter(|_| dsq != GLOBAL) {
-        if queue.order.is_empty() {
-            queue.by_vtime = vtime.is_some();
-        } else if queue.by_vtime != vtime.is_some() {
-            return state.fail(format!("DSQ {dsq:#x} already holds tasks of the other order"));
-        }
-    }
     let context = state.context;
     let callback = state.callback;
+    if context == In::Dispatch {
+        state.inserted += 1;
+        if state.inserted > state.most_inserts {
+            let most = state.most_inserts;
+            return state.fail(format!("{callback}() inserts more than {most} tasks at once"));
+        }
+        // finish_dispatch() drops what is not the scheduler's to dispatch.
+        if state.entry(task).at != At::Scheduler {
+            return;
+        }
+    } else if task != state.subject {
+        return state.fail(format!("{callback}() inserts another task than it was called for"));
+    }
     let entry = state.entry(task);
+    entry.ordered = vtime.is_some();
     // SCX_SLICE of 0: the task keeps what it has, at least 1.
     entry.p.scx.slice = if slice == 0 { entry.p.scx.slice.max(1) } else { slice };
     if let Some(vtime) = vtime {
@@ -481,9 +567,7 @@ unsafe fn insert_any(
         entry.vtime = vtime;
     }
     if context == In::Dispatch {
-        if entry.at != At::Scheduler {
-            return state.fail(format!("{callback}() inserts a task that it was not given"));
-        }
+        state.dispatched += 1;
         return state.put(state.m(), task, dsq, flags);
     }
     if entry.direct.is_some() {
@@ -521,8 +605,15 @@ unsafe extern "C" fn move_to_local(sim: *mut c_void, dsq: u64) -> bool {
     if !state.allowed("scx_bpf_dsq_move_to_local", &[In::Dispatch]) {
         return false;
     }
+    if dsq >> 63 != 0 {
+        let why = format!("scx_bpf_dsq_move_to_local() from {dsq:#x}, no DSQ of the scheduler");
+        state.fail(why);
+        return false;
+    }
     let cpu = state.dispatching;
-    state.consume(state.m(), dsq, cpu)
+    let moved = state.consume(state.m(), dsq, cpu);
+    state.dispatched += u64::from(moved);
+    moved
 }
 
 unsafe extern "C" fn move_(
@@ -549,10 +640,12 @@ unsafe extern "C" fn move_(
     let m = state.m();
     let cpu = state.dispatching;
     let to = if dsq == LOCAL { LOCAL_ON | u64::from(cpu) } else { dsq };
-    if to & LOCAL_ON == LOCAL_ON && !m.may_run(task, to as u32) {
+    if to >> 63 == 0 && state.queue(to).is_none() {
+        state.fail(format!("there is no DSQ {to:#x}"));
         return false;
     }
     state.take(task);
+    state.entry(task).ordered = by_vtime;
     let entry = state.entry(task);
     if set & 1 != 0 {
         entry.p.scx.slice = it.slice;
@@ -593,7 +686,7 @@ unsafe extern "C" fn peek(sim: *mut c_void, dsq: u64) -> *mut TaskStruct {
 unsafe extern "C" fn iter_new(sim: *mut c_void, it: *mut Iter, dsq: u64, _: u64) -> i32 {
     // SAFETY: as above.
     let (state, it) = unsafe { (Inner::of(sim), &mut *it) };
-    *it = Iter { dsq, at: 0, slice: 0, vtime: 0, set: 0 };
+    *it = Iter { dsq, at: 0, slice: 0, vtime: 0, set: 0, seq: state.seq };
     if dsq >> 63 != 0 || state.queue(dsq).is_none() {
         it.dsq = u64::MAX;
         return -(ENOENT as i32);
@@ -616,6 +709,9 @@ unsafe extern "C" fn iter_next(sim: *mut c_void, it: *mut Iter) -> *mut TaskStru
     } else {
         place
     };
+    // Those that came since then are not part of the walk.
+    let old = |place: &usize| state.queued(queue.order[*place]) <= it.seq;
+    let next = (next..queue.order.len()).find(old).unwrap_or(usize::MAX);
     match queue.order.get(next).copied() {
         Some(task) => {
             it.at = u64::from(task + 1) << 32 | next as u64;
@@ -633,6 +729,10 @@ unsafe extern "C" fn iter_destroy(_: *mut c_void, it: *mut Iter) {
 unsafe extern "C" fn kick(sim: *mut c_void, cpu: i32, flags: u64) {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
+    if state.machine.is_null() {
+        // From exit(): nothing is scheduled any more.
+        return;
+    }
     let m = state.m();
     if cpu < 0 || cpu as usize >= m.cpus.len() {
         let callback = state.callback;
@@ -664,7 +764,8 @@ unsafe extern "C" fn select_cpu_dfl(
     }
     // SAFETY: as above.
     let Some(task) = (unsafe { state.task(p) }) else { return prev };
-    let (cpu, found) = state.select(state.m(), task, prev as u32);
+    let Some(prev) = state.cpu(prev) else { return 0 };
+    let (cpu, found) = state.select(state.m(), task, prev, None);
     // SAFETY: a variable of the scheduler.
     unsafe { *idle = found };
     cpu as i32
@@ -675,7 +776,7 @@ unsafe extern "C" fn select_cpu_and(
     p: *mut TaskStruct,
     prev: i32,
     _: u64,
-    _: *const CpuMask,
+    mask: *const CpuMask,
     _: u64,
 ) -> i32 {
     // SAFETY: as above.
@@ -685,7 +786,9 @@ unsafe extern "C" fn select_cpu_and(
     }
     // SAFETY: as above.
     let Some(task) = (unsafe { state.task(p) }) else { return -16 };
-    match state.select(state.m(), task, prev as u32) {
+    let Some(prev) = state.cpu(prev) else { return -16 };
+    // SAFETY: a mask of a task or of the scheduler, or NULL.
+    match state.select(state.m(), task, prev, unsafe { mask.as_ref() }) {
         (cpu, true) => cpu as i32,
         _ => -16,
     }
@@ -747,7 +850,9 @@ unsafe extern "C" fn curr(sim: *mut c_void, cpu: i32) -> *mut TaskStruct {
         usize::try_from(cpu).ok().and_then(|cpu| state.m().cpus.get(cpu)).map(|cpu| cpu.curr);
     match task {
         Some(task) if task != NONE => &raw mut *state.entry(task).p,
-        _ => std::ptr::null_mut(),
+        // The pCPU's idle task.
+        Some(_) => &raw mut *state.idle_task,
+        None => std::ptr::null_mut(),
     }
 }
 
@@ -777,7 +882,9 @@ unsafe extern "C" fn exit(sim: *mut c_void, code: i64, message: *const c_char, e
 unsafe extern "C" fn timer_start(sim: *mut c_void, timer: *mut Timer, ns: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
-    let at = state.m().now + ns;
+    let at = state.m().now.saturating_add(ns);
+    // Started anew, it runs out once.
+    state.armed.insert(timer as u64, at);
     state.timers.push((at, timer as u64));
     0
 }

@@ -29,10 +29,15 @@ const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const OPS_ENQ_LAST: u64 = 2;
 const TASK_QUEUED: u32 = 1;
+/// MAX_CPUS of scx_baton/bpf/intf.h.
+const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 const SLICE_DFL: u64 = 20_000_000;
 const SLICE_INF: u64 = u64::MAX;
+
+/// `SCX_DSP_DFL_MAX_BATCH`.
+const DISPATCH_BATCH: u32 = 32;
 
 /// `SCX_DSP_MAX_LOOPS`.
 const DISPATCH_LOOPS: u32 = 32;
@@ -66,9 +71,14 @@ struct Entry {
     p: Box<TaskStruct>,
     mask: Box<CpuMask>,
     at: At,
-    /// Of its place in a queue.
+    /// Of its place in a queue, which is ordered by virtual time or not.
     vtime: u64,
     seq: u64,
+    ordered: bool,
+    /// When it came there, in the order of all.
+    queued: u64,
+    /// The pCPU that counts it, or [`NONE`].
+    counted: u32,
     /// Chosen in select_cpu() or enqueue(): queue and flags.
     direct: Option<(u64, u64)>,
     runs_since: Ns,
@@ -96,8 +106,16 @@ struct Inner {
     /// Those that were told to be idle last.
     was_idle: CpuSet,
     seq: u64,
-    /// Tasks that were moved to any pCPU's own queue so far.
+    /// Tasks that dispatch() inserted, or moved to its pCPU's queue, so far.
     dispatched: u64,
+    /// Of this dispatch(), and at most.
+    inserted: u32,
+    most_inserts: u32,
+    /// For whom select_cpu() or enqueue() was called.
+    subject: u32,
+    /// Of each pCPU, tasks that wait and are counted there.
+    waiting: Vec<u32>,
+    idle_task: Box<TaskStruct>,
     context: In,
     callback: &'static str,
     /// Who is dispatched, and where.
@@ -109,6 +127,8 @@ struct Inner {
     cgroups: Vec<Box<Cgroup>>,
     failure: Option<String>,
     timers: Vec<(Ns, u64)>,
+    /// When each timer runs out.
+    armed: FxHashMap<u64, Ns>,
     random: Xoshiro256PlusPlus,
 }
 
@@ -177,6 +197,11 @@ impl Scx {
             was_idle: m.online.clone(),
             seq: 1 << 32,
             dispatched: 0,
+            inserted: 0,
+            most_inserts: DISPATCH_BATCH,
+            subject: NONE,
+            waiting: vec![0; cpus],
+            idle_task: Box::new(idle_task()),
             context: In::Nothing,
             callback: "",
             dispatching: 0,
@@ -187,6 +212,7 @@ impl Scx {
             cgroups: Vec::new(),
             failure: None,
             timers: Vec::new(),
+            armed: FxHashMap::default(),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
         });
         for index in 0..=groups.len() as i32 {
@@ -201,10 +227,13 @@ impl Scx {
             destroy: loaded.symbol("baton_destroy_vm"),
         };
         let llcs = m.cpus.iter().map(|cpu| cpu.llc).max().unwrap_or(0) + 1;
-        loaded.set("nr_llcs", 0, llcs);
-        loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
-        for (cpu, at) in m.cpus.iter().enumerate() {
-            loaded.set("cpu_llc", cpu, at.llc as u16);
+        // Baton's, whose sizes are known; it refuses more pCPUs itself.
+        if probes.load.is_some() {
+            loaded.set("nr_llcs", 0, llcs);
+            loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
+            for (cpu, at) in m.cpus.iter().enumerate().take(BATON_MAX_CPUS) {
+                loaded.set("cpu_llc", cpu, at.llc as u16);
+            }
         }
         let mut scx = Scx {
             ops: std::ptr::null(),
@@ -218,6 +247,11 @@ impl Scx {
         };
         // SAFETY: the shim is in a box that `scx` keeps.
         scx.ops = unsafe { scx.loaded.connect(&raw mut *scx.shim)? };
+        // SAFETY: as in `call!`.
+        let batch = unsafe { (*scx.ops).dispatch_max_batch };
+        if batch > 0 {
+            scx.state.most_inserts = batch;
+        }
         if let Some(error) = call!(scx, m, In::Unlocked, 0, init()).filter(|error| *error != 0) {
             bail!("the scheduler's init() failed: {error}");
         }
@@ -226,7 +260,10 @@ impl Scx {
             let mut args =
                 CgroupInitArgs { weight, period_us: 100_000, quota_us: u64::MAX, burst_us: 0 };
             let cgroup = &raw mut *scx.state.cgroups[index];
-            call!(scx, m, In::Unlocked, 0, cgroup_init(cgroup, &raw mut args));
+            let error = call!(scx, m, In::Unlocked, 0, cgroup_init(cgroup, &raw mut args));
+            if let Some(error) = error.filter(|error| *error != 0) {
+                bail!("the scheduler's cgroup_init() failed: {error}");
+            }
         }
         if let Some(why) = scx.state.failure.clone() {
             bail!(why);
@@ -275,8 +312,10 @@ impl Scx {
     fn enqueue(&mut self, m: &mut Machine, task: u32, flags: u64, on: u32) {
         if self.state.entry(task).direct.is_none() {
             self.state.entry(task).at = At::Scheduler;
+            self.state.subject = task;
             let p = self.p(task);
             if call!(self, m, In::Enqueue, on, enqueue(p, flags)).is_none() {
+                self.state.entry(task).ordered = false;
                 self.state.entry(task).p.scx.slice = SLICE_DFL;
                 self.state.entry(task).direct = Some((GLOBAL, flags));
             }
@@ -287,7 +326,14 @@ impl Scx {
     }
 
     /// `balance_one()` and `pick_task_scx()`: who is next. `true`: the one that has just run.
-    fn choose(&mut self, m: &mut Machine, cpu: u32, prev: Option<u32>) -> (Option<u32>, bool) {
+    /// `last` has run until now, whether it goes on being runnable (`prev`) or not.
+    fn choose(
+        &mut self,
+        m: &mut Machine,
+        cpu: u32,
+        prev: Option<u32>,
+        last: Option<u32>,
+    ) -> (Option<u32>, bool) {
         let slice = |scx: &mut Scx, task: u32| scx.state.entry(task).p.scx.slice;
         if let Some(prev) = prev
             && slice(self, prev) > 0
@@ -300,16 +346,19 @@ impl Scx {
                 break;
             }
             let before = state.dispatched;
-            let p = prev.map_or(std::ptr::null_mut(), |prev| self.p(prev));
+            let p = last.map_or(std::ptr::null_mut(), |last| self.p(last));
             self.state.dispatching = cpu;
+            self.state.inserted = 0;
             call!(self, m, In::Dispatch, cpu, dispatch(cpu as i32, p));
             if let Some(prev) = prev
                 && slice(self, prev) > 0
             {
                 return (Some(prev), true);
             }
+            let state = &mut *self.state;
+            let local = state.first_local(m, cpu).is_some() || state.take_global(m, cpu);
             // Nothing came from it, not even for another pCPU.
-            if self.state.dispatched == before {
+            if local || state.dispatched == before {
                 break;
             }
         }
@@ -367,8 +416,11 @@ impl Scx {
             if self.probes.load.is_none() || (*handle).is_null() {
                 return Vec::new();
             }
+            let record = (**handle).value_size as usize / 8;
             let counts = (**handle).values.cast::<u64>();
-            NAMES.iter().enumerate().map(|(i, name)| (*name, counts.add(i).read())).collect()
+            let cpus = self.state.local.len();
+            let sum = |i: usize| (0..cpus).map(|cpu| counts.add(cpu * record + i).read()).sum();
+            NAMES.iter().enumerate().map(|(i, name)| (*name, sum(i))).collect()
         }
     }
 }
@@ -409,8 +461,18 @@ impl Scheduler for Scx {
         if self.state.entries.len() <= at {
             self.state.entries.resize_with(at + 1, || None);
         }
-        let entry =
-            Entry { p, mask, at: At::Nowhere, vtime: 0, seq: 0, direct: None, runs_since: 0 };
+        let entry = Entry {
+            p,
+            mask,
+            at: At::Nowhere,
+            vtime: 0,
+            seq: 0,
+            ordered: false,
+            queued: 0,
+            counted: NONE,
+            direct: None,
+            runs_since: 0,
+        };
         self.state.entries[at] = Some(entry);
         if let Some(error) = call!(self, m, In::Unlocked, 0, init_task(raw, &raw mut args))
             && error != 0
@@ -437,13 +499,14 @@ impl Scheduler for Scx {
         let p = self.p(task);
         self.state.entry(task).direct = None;
         self.state.entry(task).p.cpu = prev as i32;
+        self.state.subject = task;
         if self.state.entry(task).p.nr_cpus_allowed > 1 {
             // No ops.select_cpu(): the kernel's own choice.
             let chosen = call!(self, m, In::SelectCpu, waker, select_cpu(p, prev as i32, 0));
             let cpu = match chosen {
                 Some(cpu) => cpu,
                 None => {
-                    let (cpu, idle) = self.state.select(m, task, prev);
+                    let (cpu, idle) = self.state.select(m, task, prev, None);
                     if idle {
                         self.state.entry(task).p.scx.slice = SLICE_DFL;
                         self.state.entry(task).direct = Some((LOCAL, 0));
@@ -463,7 +526,12 @@ impl Scheduler for Scx {
         }
         self.state.entry(task).p.scx.flags |= TASK_QUEUED;
         call!(self, m, In::Locked, waker, runnable(p, flags));
+        let cpu = m.task(task).cpu;
         self.enqueue(m, task, flags, waker);
+        // wakeup_preempt(): any task goes before the idle task.
+        if m.cpus[cpu as usize].curr == NONE {
+            m.resched(cpu);
+        }
     }
 
     fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32> {
@@ -479,8 +547,10 @@ impl Scheduler for Scx {
                 self.state.entry(task).at = At::Nowhere;
             }
         }
-        let (next, keeps) =
-            if m.cpus[cpu as usize].online { self.choose(m, cpu, runnable) } else { (None, false) };
+        let (next, keeps) = match m.cpus[cpu as usize].online {
+            true => self.choose(m, cpu, runnable, prev.map(|prev| prev.0)),
+            false => (None, false),
+        };
         if keeps {
             return next;
         }
@@ -536,11 +606,18 @@ impl Scheduler for Scx {
         yielded
     }
 
+    /// A task in a user queue counts where it was enqueued.
     fn nr_running(&self, m: &Machine, cpu: u32) -> usize {
-        // A task in a user queue counts where it was enqueued.
-        let here = |entry: &&Entry| entry.p.cpu == cpu as i32 && entry.at != At::Nowhere;
-        let waiting = self.state.entries.iter().flatten().filter(here).count();
+        let waiting = self.state.waiting[cpu as usize] as usize;
         waiting + usize::from(m.cpus[cpu as usize].curr != NONE)
+    }
+
+    fn give_way(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let p = self.p(task);
+        let none = std::ptr::null_mut();
+        if call!(self, m, In::Locked, cpu, yield_(p, none)).is_none() {
+            self.state.entry(task).p.scx.slice = 0;
+        }
     }
 
     fn affinity_changed(&mut self, m: &mut Machine, task: u32) {
@@ -572,6 +649,13 @@ impl Scheduler for Scx {
     }
 
     fn cpu_changed(&mut self, m: &mut Machine, cpu: u32, online: bool) {
+        // SAFETY: as in `call!`.
+        let handles =
+            unsafe { (*self.ops).cpu_online.is_some() || (*self.ops).cpu_offline.is_some() };
+        if !handles {
+            let why = "CPU hotplug ends a scheduler without cpu_online() and cpu_offline()";
+            return self.state.fail(why.into());
+        }
         if online {
             call!(self, m, In::Unlocked, cpu, cpu_online(cpu as i32));
             return m.resched(cpu);
@@ -632,6 +716,10 @@ impl Scheduler for Scx {
     }
 
     fn timer(&mut self, m: &mut Machine, timer: u64) {
+        if self.state.armed.get(&timer) != Some(&m.now) {
+            return;
+        }
+        self.state.armed.remove(&timer);
         let timer = timer as *mut Timer;
         // SAFETY: the address of a timer in one of the scheduler's maps, which stay.
         let Some(callback) = (unsafe { (*timer).callback }) else { return };
@@ -660,8 +748,8 @@ impl Scheduler for Scx {
     fn lost(&self, m: &Machine) -> Option<u32> {
         (0..).zip(&m.tasks).find_map(|(task, t)| {
             let entry = self.state.entries.get(task as usize)?.as_ref()?;
-            let nowhere = matches!(entry.at, At::Nowhere | At::Scheduler);
-            (t.state == State::Runnable && nowhere).then_some(task)
+            // Schedulers may keep tasks in a queue of their own.
+            (t.state == State::Runnable && entry.at == At::Nowhere).then_some(task)
         })
     }
 }
@@ -706,6 +794,30 @@ impl Drop for Scx {
                 exit(&raw mut info);
             }
         }
+    }
+}
+
+/// PF_IDLE; in no queue, with nothing of the scheduler's.
+fn idle_task() -> TaskStruct {
+    TaskStruct {
+        pid: 0,
+        tgid: 0,
+        flags: 2,
+        nr_cpus_allowed: 1,
+        scx: Entity {
+            slice: SLICE_INF,
+            dsq_vtime: 0,
+            weight: 1,
+            flags: 0,
+            disallow: true,
+            ddsp_dsq_id: 0,
+        },
+        cpus_ptr: std::ptr::null(),
+        cpu: 0,
+        static_prio: 140,
+        cgroup: std::ptr::null_mut(),
+        storage: [std::ptr::null_mut(); STORAGES],
+        comm: [0; 16],
     }
 }
 

@@ -60,19 +60,26 @@ struct shim_map {
 		(struct shim_map *)*handle_;                                                       \
 	})
 
+static inline void *shim_percpu(struct shim_map *map, const void *key, u32 cpu)
+{
+	u32 i = *(const u32 *)key;
+
+	if (i >= map->entries || cpu >= shim->nr_cpu_ids)
+		return NULL;
+	return map->values + ((u64)cpu * map->entries + i) * map->value_size;
+}
+
 static inline void *shim_lookup(struct shim_map *map, const void *key)
 {
-	if (map->type == BPF_MAP_TYPE_ARRAY || map->type == BPF_MAP_TYPE_PERCPU_ARRAY) {
-		u32 i = *(const u32 *)key;
-
-		/* Every pCPU adds up in one place: one after the other, in the simulator. */
-		return i < map->entries ? map->values + (u64)i * map->value_size : NULL;
-	}
+	if (map->type == BPF_MAP_TYPE_ARRAY)
+		return shim_percpu(map, key, 0);
+	if (map->type == BPF_MAP_TYPE_PERCPU_ARRAY)
+		return shim_percpu(map, key, shim->cpu);
 	return shim->map_lookup(shim->sim, map, key);
 }
 
 #define bpf_map_lookup_elem(map, key) ((void *)shim_lookup(SHIM_MAP(map), key))
-#define bpf_map_lookup_percpu_elem(map, key, cpu) bpf_map_lookup_elem(map, key)
+#define bpf_map_lookup_percpu_elem(map, key, cpu) ((void *)shim_percpu(SHIM_MAP(map), key, cpu))
 #define bpf_map_update_elem(map, key, value, flags)                                                \
 	shim->map_update(shim->sim, SHIM_MAP(map), key, value, flags)
 #define bpf_map_delete_elem(map, key) shim->map_delete(shim->sim, SHIM_MAP(map), key)
