@@ -96,8 +96,9 @@ pub struct Costs {
     /// Handling a PAUSE-loop exit, and each vCPU that is looked at.
     pub spin_exit_ns: Ns,
     pub spin_scan_ns: Ns,
-    /// One directed yield: the runqueue locks, and the call itself.
+    /// One directed yield, and the runqueue locks alone, of one that finds its target running.
     pub yield_ns: Ns,
+    pub yield_fails_ns: Ns,
     /// What the sender of an IPI pays: the whole exit, and what KVM's fast path saves of it.
     pub icr_ns: Ns,
     pub icr_fast_saves_ns: Ns,

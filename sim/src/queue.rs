@@ -2,7 +2,8 @@
 //! What will happen, in order of time; of what happens at once, in the order in which it was asked for.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+
+use dary_heap::QuaternaryHeap;
 
 use crate::machine::Ns;
 
@@ -51,7 +52,7 @@ impl Ord for Entry {
 
 #[derive(Default)]
 pub struct Queue {
-    heap: BinaryHeap<Entry>,
+    heap: QuaternaryHeap<Entry>,
     asked: u64,
 }
 

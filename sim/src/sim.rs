@@ -982,8 +982,10 @@ impl Sim {
             if candidate == me || !self.is_candidate(me, candidate, policy, user_mode_spin) {
                 continue;
             }
-            self.vcpus[at].work += self.lock_runqueue(candidate, self.vcpus[at].work);
             let runnable = self.m.task(candidate).state == State::Runnable;
+            let costs = &self.costs;
+            let holds = if runnable { costs.yield_ns } else { costs.yield_fails_ns };
+            self.vcpus[at].work += self.lock_runqueue(candidate, self.vcpus[at].work, holds);
             if runnable && self.sched.yield_to(&mut self.m, cpu, me, candidate) {
                 self.counts[vm].yields += 1;
                 self.vms[vm].last_boosted = index;
@@ -992,10 +994,10 @@ impl Sim {
                 }
                 return true;
             }
-            // -ESRCH: nobody else waits on either runqueue.
+            // -ESRCH, since Linux 3.9: nobody else waits on either runqueue.
             let there = self.m.task(candidate).cpu;
             let alone = |cpu: u32| self.sched.nr_running(&self.m, cpu) <= 1;
-            if alone(cpu) && alone(there) {
+            if policy.wants_ready() && alone(cpu) && alone(there) {
                 tries -= 1;
             }
             if tries == 0 {
@@ -1006,11 +1008,11 @@ impl Sim {
     }
 
     /// `yield_to()` takes the runqueue lock of its target, which others may want as well: what that
-    /// costs one who comes `after` from now.
-    fn lock_runqueue(&mut self, target: u32, after: Ns) -> Ns {
+    /// costs one who comes `after` from now and `holds` it for so long.
+    fn lock_runqueue(&mut self, target: u32, after: Ns, holds: Ns) -> Ns {
         let now = self.m.now + after;
         let free = &mut self.locked_until[self.m.tasks[target as usize].cpu as usize];
-        let until = now.max(*free) + self.costs.yield_ns;
+        let until = now.max(*free) + holds;
         *free = until;
         until - now
     }
