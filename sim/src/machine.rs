@@ -164,7 +164,6 @@ pub struct Cpu {
     /// The other hyper-thread of the core, or [`NONE`].
     pub sibling: u32,
     pub llc: u32,
-    pub node: u32,
 }
 
 /// The host, as its scheduler sees it.

@@ -449,7 +449,6 @@ impl Scenario {
                     resched: false,
                     sibling: if sibling < pcpus { sibling } else { NONE },
                     llc: socket,
-                    node: socket,
                 }
             })
             .collect();
@@ -504,17 +503,13 @@ impl Scenario {
                 let cpu = machine.tasks.len() as u32;
                 machine.tasks.push(task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu)?);
                 let ns = |us: f64| (us * 1e3) as Ns;
-                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.cpu));
+                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }
         }
         for cpu in 0..pcpus {
             machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
             let ns = |us: f64| (us * 1e3) as Ns;
-            threads.push(HostThread::new(
-                ns(host.noise.run_us),
-                ns(host.noise.sleep_us),
-                Some(cpu),
-            ));
+            threads.push(HostThread::new(ns(host.noise.run_us), ns(host.noise.sleep_us)));
         }
         let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
         let faults = faults.collect::<Result<Vec<_>>>()?;

@@ -81,15 +81,14 @@ pub struct HostThread {
     pub run: Ns,
     /// 0: never.
     pub sleep: Ns,
-    pub cpu: Option<u32>,
     left: Ns,
     work: Ns,
     pub done: u64,
 }
 
 impl HostThread {
-    pub fn new(run: Ns, sleep: Ns, cpu: Option<u32>) -> Self {
-        HostThread { run, sleep, cpu, left: run, work: 0, done: 0 }
+    pub fn new(run: Ns, sleep: Ns) -> Self {
+        HostThread { run, sleep, left: run, work: 0, done: 0 }
     }
 }
 

@@ -220,12 +220,9 @@ fn pbzip2(workers: u32) -> Vec<Program> {
     block.extend([Op::Done, Op::Post(1)]);
     let mut all = same(workers, block);
     // The reader: 900 kB from the page cache, as many ahead as there are workers.
-    let mut reader: Vec<Op> = (0..workers).map(|_| Op::Post(0)).collect();
-    reader.extend([kernel(100 * US, 0.2)]);
-    reader = vec![kernel(100 * US, 0.2), Op::Post(0), Op::Wait(1)];
-    // As many readers as blocks that may be ahead; the first of them is what pbzip2's one would do.
-    let ahead = same(workers + 1, reader);
-    all.extend(ahead);
+    // Each of these reads one and waits until one is done: together they do what pbzip2's one reader does.
+    let reader = vec![kernel(100 * US, 0.2), Op::Post(0), Op::Wait(1)];
+    all.extend(same(workers + 1, reader));
     all
 }
 

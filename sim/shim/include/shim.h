@@ -27,7 +27,7 @@ struct shim {
 	s64 (*map_update)(void *sim, void *map, const void *key, const void *value, u64 flags);
 	s64 (*map_delete)(void *sim, void *map, const void *key);
 	void *(*storage_new)(void *sim, u32 size);
-	u32 (*storage_index)(void *sim, void *map);
+
 	void *(*cgroup_storage)(void *sim, struct cgroup *c, void *map, u32 size, u64 create);
 	s32 (*create_dsq)(void *sim, u64 dsq);
 	void (*destroy_dsq)(void *sim, u64 dsq);
@@ -52,7 +52,7 @@ struct shim {
 	struct task_struct *(*from_pid)(void *sim, s32 pid);
 	struct task_struct *(*curr)(void *sim, s32 cpu);
 	struct cgroup *(*ancestor)(void *sim, struct cgroup *c, s32 level);
-	struct cgroup *(*root)(void *sim);
+
 	void (*exit)(void *sim, s64 code, const char *message, bool error);
 	s32 (*timer_start)(void *sim, void *timer, u64 ns);
 	u32 (*random)(void *sim);

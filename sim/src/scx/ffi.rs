@@ -164,7 +164,7 @@ pub struct Shim {
     pub map_update: unsafe extern "C" fn(Sim, *mut c_void, *const u8, *const u8, u64) -> i64,
     pub map_delete: unsafe extern "C" fn(Sim, *mut c_void, *const u8) -> i64,
     pub storage_new: unsafe extern "C" fn(Sim, u32) -> *mut c_void,
-    pub storage_index: unsafe extern "C" fn(Sim, *mut c_void) -> u32,
+
     pub cgroup_storage: unsafe extern "C" fn(Sim, *mut Cgroup, *mut c_void, u32, u64) -> Sim,
     pub create_dsq: unsafe extern "C" fn(Sim, u64) -> i32,
     pub destroy_dsq: unsafe extern "C" fn(Sim, u64),
@@ -186,7 +186,7 @@ pub struct Shim {
     pub from_pid: unsafe extern "C" fn(Sim, i32) -> P,
     pub curr: unsafe extern "C" fn(Sim, i32) -> P,
     pub ancestor: unsafe extern "C" fn(Sim, *mut Cgroup, i32) -> *mut Cgroup,
-    pub root: unsafe extern "C" fn(Sim) -> *mut Cgroup,
+
     pub exit: unsafe extern "C" fn(Sim, i64, *const c_char, bool),
     pub timer_start: unsafe extern "C" fn(Sim, *mut Timer, u64) -> i32,
     pub random: unsafe extern "C" fn(Sim) -> u32,

@@ -32,7 +32,7 @@ pub fn shim(state: &mut Inner, nr_cpu_ids: u32) -> Shim {
         map_update,
         map_delete,
         storage_new,
-        storage_index,
+
         cgroup_storage,
         create_dsq,
         destroy_dsq,
@@ -54,7 +54,7 @@ pub fn shim(state: &mut Inner, nr_cpu_ids: u32) -> Shim {
         from_pid,
         curr,
         ancestor,
-        root,
+
         exit,
         timer_start,
         random,
@@ -469,11 +469,6 @@ unsafe extern "C" fn storage_new(sim: *mut c_void, size: u32) -> *mut c_void {
     state.storages.last_mut().map_or(std::ptr::null_mut(), |words| words.as_mut_ptr().cast())
 }
 
-unsafe extern "C" fn storage_index(_: *mut c_void, map: *mut c_void) -> u32 {
-    // SAFETY: as above.
-    unsafe { data(map) }.map.index
-}
-
 unsafe extern "C" fn cgroup_storage(
     sim: *mut c_void,
     cgroup: *mut Cgroup,
@@ -864,12 +859,6 @@ unsafe extern "C" fn ancestor(sim: *mut c_void, cgroup: *mut Cgroup, level: i32)
         _ if level == own => cgroup,
         _ => std::ptr::null_mut(),
     }
-}
-
-unsafe extern "C" fn root(sim: *mut c_void) -> *mut Cgroup {
-    // SAFETY: as above.
-    let state = unsafe { Inner::of(sim) };
-    &raw mut *state.cgroups[0]
 }
 
 unsafe extern "C" fn exit(sim: *mut c_void, code: i64, message: *const c_char, error: bool) {
