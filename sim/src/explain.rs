@@ -50,12 +50,11 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         time(c.exit_ns),
         host.hz
     );
-    let _ = writeln!(
-        out,
-        "  Its kernel runs {} on each pCPU, and sleeps {}.",
-        time((host.noise.run_us * 1e3) as Ns),
-        time((host.noise.sleep_us * 1e3) as Ns)
-    );
+    if let Some(noise) = &host.noise {
+        let us = |us: f64| time((us * 1e3) as Ns);
+        let (run, sleep) = (us(noise.run_us), us(noise.sleep_us));
+        let _ = writeln!(out, "  Its kernel runs {run} on each pCPU, and sleeps {sleep}.");
+    }
     let _ = writeln!(out, "Scheduler: {}.", scenario.scheduler);
     let ple = if kvm.ple {
         let grow = match kvm.ple_grow {

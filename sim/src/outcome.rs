@@ -155,7 +155,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
             }
         })
         .collect();
-    let longest = sim.m.tasks.iter().map(|task| task.longest_wait).max().unwrap_or(0);
+
     Outcome {
         scheduler: scenario.scheduler.clone(),
         pcpus: sim.m.cpus.len(),
@@ -163,7 +163,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
         events: sim.events,
         jain: jain(&vms.iter().map(|vm| vm.rate).collect::<Vec<_>>()),
         vms,
-        longest_wait_ms: longest as f64 / 1e6,
+        longest_wait_ms: sim.longest_wait() as f64 / 1e6,
         threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
         scheduler_counters: sim
             .scheduler_counters()

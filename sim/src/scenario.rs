@@ -3,6 +3,7 @@
 //! scheduler and KVM there are.
 
 use std::fs;
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,8 +47,8 @@ pub struct Host {
     /// Of a core.
     pub threads: u32,
     pub hz: u32,
-    /// What the host's own kernel does on each of its pCPUs.
-    pub noise: Noise,
+    /// What the host's own kernel does on each of its pCPUs, if anything.
+    pub noise: Option<Noise>,
     pub costs: Table,
     /// What KVM there is, if the scenario does not say otherwise.
     #[serde(default)]
@@ -388,10 +389,8 @@ impl Scenario {
         );
         ensure!((1..=2).contains(&host.threads), "threads of a core must be 1 or 2");
         let noise = |us: f64| us.is_finite() && (1.0..=1e9).contains(&us);
-        ensure!(
-            noise(host.noise.run_us) && noise(host.noise.sleep_us),
-            "noise is from 1 to 10^9 µs"
-        );
+        let fine = host.noise.as_ref().is_none_or(|n| noise(n.run_us) && noise(n.sleep_us));
+        ensure!(fine, "noise is from 1 to 10^9 µs");
         ensure!((24..=10_000).contains(&host.hz), "hz must be from 24 to 10,000");
         Ok(host)
     }
@@ -506,10 +505,11 @@ impl Scenario {
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }
         }
-        for cpu in 0..pcpus {
+        for (cpu, noise) in (0..pcpus).zip(iter::repeat(&host.noise)) {
+            let Some(noise) = noise else { break };
             machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
             let ns = |us: f64| (us * 1e3) as Ns;
-            threads.push(HostThread::new(ns(host.noise.run_us), ns(host.noise.sleep_us)));
+            threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
         }
         let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
         let faults = faults.collect::<Result<Vec<_>>>()?;

@@ -774,6 +774,15 @@ impl Sim {
         (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
     }
 
+    /// The longest that a thread has waited for a pCPU since the warm-up; one that still does counts.
+    pub fn longest_wait(&self) -> Ns {
+        let waits = |t: &Task| match t.state {
+            State::Runnable => t.longest_wait.max(self.m.now - t.since),
+            _ => t.longest_wait,
+        };
+        self.m.tasks.iter().map(waits).max().unwrap_or(0)
+    }
+
     pub fn scheduler_counters(&self) -> Vec<(&'static str, u64)> {
         self.sched.counters()
     }
