@@ -38,12 +38,9 @@ impl OnSpin {
         !matches!(self, OnSpin::Nobody | OnSpin::Random | OnSpin::LastBoosted)
     }
 
-    /// Before Linux 3.9 KVM tried every vCPU that was not in guest mode (PF_VCPU), since then only
-    /// those that were preempted or woken (`ready`).
-    pub fn wants_ready(self) -> bool {
-        self.wants_kernel()
-    }
-
+    /// Of the preempted only those in the guest's kernel. Those policies are also younger than Linux
+    /// 3.9: before it, KVM tried every vCPU that was not in guest mode (PF_VCPU), since then only those
+    /// that were preempted or woken (`ready`).
     pub fn wants_kernel(self) -> bool {
         self.knows_eligible() && !matches!(self, OnSpin::Eligible | OnSpin::EligibleCounter)
     }

@@ -50,6 +50,8 @@ struct Vcpu {
     act: Act,
     left: Ns,
     stack: Vec<(Act, Ns)>,
+    /// It has left the guest, or is about to: what its next entry undoes is still to be undone.
+    exited: bool,
     irqs: VecDeque<Interrupt>,
     /// The guest's task that it runs, or [`NONE`], and those that wait for it.
     task: u32,
@@ -73,6 +75,25 @@ struct Vcpu {
     polling: bool,
     poll_ns: Ns,
     halted_at: Ns,
+}
+
+impl Vcpu {
+    fn in_guest(&self) -> bool {
+        self.work == 0 && self.then == Then::Enter
+    }
+
+    /// It leaves the guest, for so long.
+    fn exits(&mut self, work: Ns) {
+        self.exited = true;
+        self.work += work;
+    }
+
+    /// What `vcpu_enter_guest()` and the end of `kvm_vcpu_on_spin()` reset.
+    fn enters(&mut self) {
+        self.exited = false;
+        (self.in_spin_loop, self.dy_eligible) = (false, false);
+        self.ipi_flag = false;
+    }
 }
 
 /// A thread of the host that is no vCPU: runs, and sleeps.
@@ -193,6 +214,7 @@ impl Sim {
                     act: Act::Next,
                     left: 0,
                     stack: Vec::new(),
+                    exited: true,
                     irqs: VecDeque::new(),
                     task: NONE,
                     runq: VecDeque::new(),
@@ -386,8 +408,12 @@ impl Sim {
         if spread == 0.0 || mean == 0 {
             return mean;
         }
-        let unit = (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        (mean as f64 * (1.0 + spread * (2.0 * unit - 1.0))) as Ns
+        (mean as f64 * (1.0 + spread * (2.0 * self.unit() - 1.0))) as Ns
+    }
+
+    /// At random from 0 up to, but not, 1.
+    fn unit(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -409,6 +435,10 @@ impl Sim {
         self.events += 1;
         self.here = cpu;
         self.queue.push(self.m.now + self.m.tick_ns, Event::Tick(cpu));
+        if self.is_vcpu(curr) && self.vcpus[curr as usize].in_guest() {
+            // The host's interrupt takes it out and in again.
+            self.vcpus[curr as usize].enters();
+        }
         self.sched.tick(&mut self.m, cpu);
     }
 
@@ -445,10 +475,13 @@ impl Sim {
         let mut runnable = false;
         if prev != NONE {
             self.stop(prev);
-            // need_resched() ends the polling, and the thread goes to sleep.
-            if self.is_vcpu(prev) && self.vcpus[prev as usize].polling {
-                self.poll_missed(prev);
-                self.m.tasks[prev as usize].state = State::Blocked;
+            if self.is_vcpu(prev) {
+                self.vcpus[prev as usize].exits(0);
+                // need_resched() ends the polling, and the thread goes to sleep.
+                if self.vcpus[prev as usize].polling {
+                    self.poll_missed(prev);
+                    self.m.tasks[prev as usize].state = State::Blocked;
+                }
             }
             runnable = self.m.task(prev).state == State::Running;
         }
@@ -524,7 +557,7 @@ impl Sim {
             let v = &mut self.vcpus[task as usize];
             (v.preempted, v.ready) = (false, false);
             v.window = window;
-            v.work += self.costs.switch_ns;
+            v.exits(self.costs.switch_ns);
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
         } else {
             self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns;
@@ -901,7 +934,7 @@ impl Sim {
     /// Whether the scheduler's probe sees the event that happens now.
     fn seen(&mut self) -> bool {
         let missed = self.kvm.missed_events;
-        missed == 0.0 || (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 >= missed
+        missed == 0.0 || self.unit() >= missed
     }
 
     fn poll_missed(&mut self, v: u32) {
@@ -938,15 +971,16 @@ impl Sim {
             return self.begin(at as u32);
         }
         // It sees to it at its next entry.
-        if self.vcpus[at].work > 0 || self.vcpus[at].then != Then::Enter {
+        if !self.vcpus[at].in_guest() {
             return;
         }
         self.stop(v);
         let v = &mut self.vcpus[at];
         if !v.irqs.is_empty() && !matches!(v.act, Act::Irq(_)) {
-            v.work += self.costs.interrupt_ns;
-            if !self.kvm.posted {
-                v.ipi_flag = false;
+            if self.kvm.posted {
+                v.work += self.costs.interrupt_ns;
+            } else {
+                v.exits(self.costs.interrupt_ns);
             }
         }
         self.begin(at as u32);
@@ -1005,7 +1039,7 @@ impl Sim {
             // -ESRCH, since Linux 3.9: nobody else waits on either runqueue.
             let there = self.m.task(candidate).cpu;
             let alone = |cpu: u32| self.sched.nr_running(&self.m, cpu) <= 1;
-            if policy.wants_ready() && alone(cpu) && alone(there) {
+            if policy.wants_kernel() && alone(cpu) && alone(there) {
                 tries -= 1;
             }
             if tries == 0 {
@@ -1030,8 +1064,8 @@ impl Sim {
         let blocked = self.m.task(other).state == State::Blocked;
         let running = self.m.task(other).state == State::Running;
         let v = &mut self.vcpus[other as usize];
-        let in_guest = running && v.work == 0 && v.then == Then::Enter;
-        if blocked || if policy.wants_ready() { !v.ready } else { in_guest } {
+        let in_guest = running && v.in_guest();
+        if blocked || if policy.wants_kernel() { !v.ready } else { in_guest } {
             return false;
         }
         if policy.wants_kernel() && v.preempted && !user_spin && !v.in_kernel {
@@ -1074,11 +1108,11 @@ impl Sim {
         let at = v as usize;
         loop {
             let c = &mut self.vcpus[at];
-            if c.work > 0 || c.then != Then::Enter {
+            if !c.in_guest() {
                 return Some(c.work);
             }
-            if c.in_spin_loop {
-                (c.in_spin_loop, c.dy_eligible) = (false, false);
+            if c.exited {
+                c.enters();
             }
             if !c.irqs.is_empty() && !matches!(c.act, Act::Irq(_)) {
                 self.take_interrupt(v);
@@ -1116,7 +1150,7 @@ impl Sim {
                         return None;
                     } else {
                         let c = &mut self.vcpus[at];
-                        c.work = self.costs.exit_ns + self.costs.halt_ns;
+                        c.exits(self.costs.exit_ns + self.costs.halt_ns);
                         c.then = Then::Halt;
                     }
                 }
@@ -1128,11 +1162,11 @@ impl Sim {
     fn spin_ends(&mut self, v: u32, spin: Spin) {
         let c = &mut self.vcpus[v as usize];
         if c.pv_left == 0 && matches!(spin, Spin::Lock(_)) {
-            c.work = self.costs.exit_ns + self.costs.halt_ns;
+            c.exits(self.costs.exit_ns + self.costs.halt_ns);
             c.then = Then::Halt;
             c.pv_left = PV_SPIN_NS;
         } else if c.ple_left == 0 {
-            c.work = self.costs.exit_ns + self.costs.spin_exit_ns;
+            c.exits(self.costs.exit_ns + self.costs.spin_exit_ns);
             c.then = Then::OnSpin;
             // kvm_vcpu_set_in_spin_loop(): until it enters the guest again
             c.in_spin_loop = true;
@@ -1254,7 +1288,7 @@ impl Sim {
                 self.vcpus[at].act = Act::Idle;
                 return;
             }
-            if self.vcpus[at].work > 0 || self.vcpus[at].then != Then::Enter {
+            if !self.vcpus[at].in_guest() {
                 return;
             }
             let mut task = self.vcpus[at].task;
@@ -1344,12 +1378,12 @@ impl Sim {
                 Op::Sleep { mean, spread } => {
                     let sleep = self.sample(mean, spread).max(1);
                     let fast = if self.kvm.timer_fast { self.costs.timer_fast_saves_ns } else { 0 };
-                    self.vcpus[at].work += self.costs.timer_ns.saturating_sub(fast);
+                    self.vcpus[at].exits(self.costs.timer_ns.saturating_sub(fast));
                     self.vms[vm].tasks[task as usize].deadline = self.m.now + sleep;
                     self.block_until(v, task, self.m.now + sleep);
                 }
                 Op::Io { mean } => {
-                    self.vcpus[at].work += self.costs.exit_ns;
+                    self.vcpus[at].exits(self.costs.exit_ns);
                     let there = self.costs.exit_ns + self.costs.io_path_ns + mean;
                     self.block_until(v, task, self.m.now + there);
                 }
@@ -1417,28 +1451,30 @@ impl Sim {
             State::Running => self.touched.push(next),
             State::Blocked => {
                 // KVM_HC_KICK_CPU
-                self.vcpus[at].work += self.costs.exit_ns;
+                self.vcpus[at].exits(self.costs.exit_ns);
                 self.wake(next);
             }
             State::Runnable if kind == LockKind::PvQueued && kick_yields => {
-                self.vcpus[at].work += self.costs.exit_ns;
+                self.vcpus[at].exits(self.costs.exit_ns);
                 self.vcpus[at].then = Then::YieldTo(next);
             }
             State::Runnable | State::Gone => {}
         }
     }
 
-    /// What sending costs, with so many destinations.
-    fn icr_cost(&self, vm: usize, destinations: u64) -> Ns {
-        let c = &self.costs;
+    /// An IPI to so many destinations.
+    fn send_icr(&mut self, v: u32, destinations: u64) {
+        let (c, v) = (&self.costs, &mut self.vcpus[v as usize]);
+        self.counts[v.vm as usize].ipis += destinations;
         if self.kvm.avic {
-            return c.avic_ns + (destinations - 1) * c.avic_more_ns;
+            v.work += c.avic_ns + (destinations - 1) * c.avic_more_ns;
+            return;
         }
         // The fast path is for one destination.
         let fast = self.kvm.icr_fast && destinations == 1;
         let one = c.icr_ns.saturating_sub(if fast { c.icr_fast_saves_ns } else { 0 });
-        let more = if self.vms[vm].features.pv_ipi { c.icr_more_ns } else { one };
-        one + (destinations - 1) * more
+        let pv = self.vms[v.vm as usize].features.pv_ipi;
+        v.exits(one + (destinations - 1) * if pv { c.icr_more_ns } else { one });
     }
 
     /// Interrupts others and waits; whether there is anybody to wait for.
@@ -1463,8 +1499,7 @@ impl Sim {
         if targets.is_empty() {
             return false;
         }
-        self.counts[vm].ipis += targets.len() as u64;
-        self.vcpus[at].work += self.icr_cost(vm, targets.len() as u64);
+        self.send_icr(v, targets.len() as u64);
         self.vcpus[at].acks = targets.len() as u32;
         self.spin(v, Spin::Call, EVER);
         let sender = (v - first) as usize;
@@ -1480,7 +1515,7 @@ impl Sim {
             self.deliver(target, Interrupt::Call(v));
         }
         if let Some(target) = preempted.filter(|_| self.vms[vm].features.sched_yield) {
-            self.vcpus[at].work += self.costs.exit_ns;
+            self.vcpus[at].exits(self.costs.exit_ns);
             self.vcpus[at].then = Then::YieldTo(target);
         }
         true
@@ -1508,8 +1543,7 @@ impl Sim {
         if self.vms[vm].features.idle_poll {
             return self.touched.push(target);
         }
-        self.counts[vm].ipis += 1;
-        self.vcpus[v as usize].work += self.icr_cost(vm, 1);
+        self.send_icr(v, 1);
         self.trace_ipi(v, target, "reschedule IPI");
         self.deliver(target, Interrupt::Reschedule);
     }
