@@ -20,6 +20,12 @@
 #define MAX_STARVED_WALK 8
 #define MAX_STARVED_VCPUS 4
 
+/* Does the turn of the VM in @slot give it the pCPU of @c before others? */
+static bool claims_here(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 now)
+{
+	return vm_claims(vm, slot == c->vm ? c->turn_start : 0, now);
+}
+
 /*
  * What was chosen for being behind goes on when whoever preempted it for a moment has gone: to
  * the end of its turn, as long as it is still behind.
@@ -52,8 +58,8 @@ __noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
 		return true;
 	if (goes_on_here(c, b, vm_b, vm_a, now))
 		return false;
-	a_turn = vm_claims(vm_a, a == c->vm ? c->turn_start : 0, now);
-	b_turn = vm_claims(vm_b, b == c->vm ? c->turn_start : 0, now);
+	a_turn = claims_here(c, a, vm_a, now);
+	b_turn = claims_here(c, b, vm_b, now);
 	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
 		return true;
 	return a < b && !vm_goes_first(vm_b, b_running, b_turn, vm_a, a_running, a_turn);
@@ -143,13 +149,17 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 __noinline int dispatch_starved(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u32 i, slot, seen, end = vm_end();
+	u32 i, slot, seen, end = vm_end(), walk = end - 1;
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct vm_ctx *vm;
 	bool moved = false;
 
-	bpf_for(i, 0, MAX_STARVED_WALK) {
+	if (!nr_waiting)
+		return false;
+	if (walk > MAX_STARVED_WALK)
+		walk = MAX_STARVED_WALK;
+	bpf_for(i, 0, walk) {
 		slot = c->starved >= 1 && c->starved < end ? c->starved : 1;
 		c->starved = slot + 1;
 		vm = vm_slot(slot);
@@ -374,8 +384,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
-		due = nr_vms > 1 && ((slot == c->vm && c->due) ||
-				     !vm_claims(vm, slot == c->vm ? c->turn_start : 0, now));
+		due = nr_vms > 1 && ((slot == c->vm && c->due) || !claims_here(c, slot, vm, now));
 		/* The vCPU that was running goes on, unless a sibling that may run here is behind
 		 * it. */
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);

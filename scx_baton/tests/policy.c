@@ -70,3 +70,8 @@ bool t_kept_out(const struct task_ctx *spinner, u64 now)
 {
 	return kept_out(spinner, now);
 }
+
+bool t_starves(u64 waited, u32 waiting, u32 cpus)
+{
+	return starves(waited, waiting, cpus);
+}

@@ -25,6 +25,7 @@ unsafe extern "C" {
         b_running: i32,
         now: u64,
     ) -> bool;
+    fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, now: u64) -> bool;
     fn t_vm_summons(vm: *const vm_ctx, running: *const vm_ctx, now: u64) -> bool;
     fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halts: u64) -> bool;
     fn t_vm_preempts(
@@ -35,6 +36,7 @@ unsafe extern "C" {
         now: u64,
     ) -> bool;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
+    fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
 }
 
@@ -137,6 +139,30 @@ proptest! {
         } else if a.spread == 0 && b.spread == 0 {
             prop_assert!(in_turn);
         }
+    }
+
+    /// A turn claims the pCPUs where it began or where another VM ran, and not the one where an
+    /// older turn of the same VM ran until now.
+    #[test]
+    fn a_turn_claims_no_pcpu_twice((now, [a, _, _]) in clock_and_vms(), ago in 1u64..40 * MS) {
+        let claims = |ran_turn| unsafe { t_vm_claims(&a, ran_turn, now) };
+        let in_turn = unsafe { t_vm_in_turn(&a, now) };
+        let older = a.turn_start.wrapping_sub(ago);
+        prop_assert_eq!(claims(0), in_turn);
+        prop_assert_eq!(claims(a.turn_start), in_turn);
+        prop_assert!(older == 0 || !claims(older));
+    }
+
+    /// Nobody starves within a tenth of a second, nor within four turns of all who wait; one who
+    /// starves does so the longer he waits.
+    #[test]
+    fn starving_takes_turns_of_everybody(waited in 0u64..100_000 * MS, waiting in 0u32..10_000, cpus in 0u32..512) {
+        let starves = unsafe { t_starves(waited, waiting, cpus) };
+        let turns = 4.0 * f64::from(waiting) / f64::from(cpus.max(1));
+        let naive = waited as f64 / MS as f64 - 100.0 - 12.0 * turns;
+        prop_assert!(naive.abs() < 1e-3 || starves == (naive > 0.0));
+        let later = unsafe { t_starves(waited + MS, waiting, cpus) };
+        prop_assert!(!starves || later);
     }
 
     /// Of two spread VMs that are level, the one with fewer vCPUs running goes first.
