@@ -16,6 +16,7 @@ use baton_sim::reproduce::{reproduce, verdict};
 use baton_sim::scenario::{MACHINES, SCENARIOS, Scenario};
 use baton_sim::sweep::{Point, axis, points, sweep};
 use baton_sim::workload;
+use baton_testbed::columns::aligned;
 use baton_testbed::stats::{median, paired_ratio, range};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -310,7 +311,7 @@ fn compare(compare: &Compare) -> Result<()> {
             number(figure(|o| o.longest_wait_ms)),
         ]);
     }
-    show(&aligned(&rows));
+    show(&aligned(&rows, false));
     if let Some(file) = &compare.json {
         save(file, &all, &results)?;
     }
@@ -370,7 +371,7 @@ fn sweep_all(sweep_: &Sweep) -> Result<()> {
         }
         rows.push(row);
     }
-    show(&aligned(&rows));
+    show(&aligned(&rows, false));
     if let Some(file) = &sweep_.csv {
         replace(file, &csv)?;
     }
@@ -430,7 +431,7 @@ fn reproduce_all(options: &Reproduce) -> Result<()> {
             if row.emergent { "" } else { "input" }.into(),
         ]);
     }
-    show(&aligned(&table));
+    show(&aligned(&table, false));
     let (emergent, agree, near) = verdict(&rows);
     let mut text = format!(
         "\nOf {emergent} rows that come out of the interplay {agree} agree in sign and rank, {near} are \
@@ -517,25 +518,6 @@ fn failed(failures: &[String], all: usize) -> Result<()> {
         bail!("{} of {all} simulations failed, see above", failures.len());
     }
     Ok(())
-}
-
-/// The first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let cells =
-            row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-        out += cells.collect::<Vec<_>>().join("  ").trim_end();
-        out.push('\n');
-    }
-    out
 }
 
 fn list() {

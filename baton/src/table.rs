@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use baton_testbed::columns::aligned;
+
 use crate::results::{Cell, Figures, Report, Row};
 
 const HEAD: [&str; 7] =
@@ -12,13 +14,15 @@ const HEAD: [&str; 7] =
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
     for row in &report.workloads {
-        let mut lines = vec![HEAD.map(String::from)];
+        let mut lines = vec![HEAD.map(String::from).to_vec()];
         lines.extend(row.schedulers.iter().filter_map(|(name, cell)| match cell {
             Cell::Figures(figures) => Some(line(name, figures)),
             Cell::Failed { .. } => None,
         }));
         let _ = writeln!(out, "{}", title(report, row));
-        align(&mut out, &lines);
+        for line in aligned(&lines, false).lines() {
+            let _ = writeln!(out, "  {line}");
+        }
         for (name, cell) in &row.schedulers {
             let _ = match cell {
                 Cell::Failed { error, .. } => writeln!(out, "  {name}: {error}"),
@@ -42,7 +46,7 @@ fn title(report: &Report, row: &Row) -> String {
     format!("{}, {} ({}{ideal})", row.name, report.place(row), row.unit)
 }
 
-fn line(name: &str, figures: &Figures) -> [String; 7] {
+fn line(name: &str, figures: &Figures) -> Vec<String> {
     let none = || "–".to_string();
     let percent = |share: f64| format!("{:.0}", share * 100.0);
     let share = match (figures.of_ideal, figures.of_ideal_min, figures.of_ideal_max) {
@@ -57,7 +61,7 @@ fn line(name: &str, figures: &Figures) -> [String; 7] {
         }
         _ => figure(versus.ratio),
     });
-    [
+    vec![
         name.to_string(),
         figure(figures.total),
         format!("{} %", percent(figures.spread)),
@@ -66,20 +70,6 @@ fn line(name: &str, figures: &Figures) -> [String; 7] {
         figures.ple_exits.map_or_else(none, thousands),
         versus,
     ]
-}
-
-/// Names to the left, figures to the right.
-fn align(out: &mut String, lines: &[[String; 7]]) {
-    let width = |column: usize| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    };
-    for line in lines {
-        let _ = write!(out, "  {:<1$}", line[0], width(0));
-        for (column, text) in line.iter().enumerate().skip(1) {
-            let _ = write!(out, "  {text:>0$}", width(column));
-        }
-        out.push('\n');
-    }
 }
 
 fn footer(report: &Report) -> String {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::iter;
 use std::time::Duration;
 
+use baton_testbed::columns::aligned;
 use baton_testbed::plan;
 use baton_testbed::stats::{Ratio, jain, median, paired_ratio, range};
 use hdrhistogram::Histogram;
@@ -277,7 +278,7 @@ impl Report {
             }
         }
         for rows in [latencies, rates].into_iter().filter(|rows| rows.len() > 1) {
-            out += &aligned(&rows);
+            out += &aligned(&rows, true);
             out.push('\n');
         }
         if self.measured.iter().any(|measured| !measured.latencies.is_empty()) {
@@ -421,7 +422,7 @@ pub fn comparison(reports: &[(String, Report)]) -> String {
             rows.push(row);
         }
     }
-    aligned(&rows)
+    aligned(&rows, true)
 }
 
 /// The figures of those repetitions that have both.
@@ -460,28 +461,6 @@ fn number(value: Option<f64>) -> String {
 
 fn percent(share: Option<f64>) -> String {
     share.map_or("–".into(), |share| format!("{:.0} %", share * 100.0))
-}
-
-/// The first column to the left, the last too, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            match column {
-                0 => line += &format!("{cell:<width$}"),
-                _ if column == columns - 1 => line += &format!("  {cell}"),
-                _ if *width > 0 => line += &format!("  {cell:>width$}"),
-                _ => {}
-            }
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
+use baton_testbed::columns::aligned;
+use baton_testbed::stats::jain;
 use serde::Serialize;
 
 use crate::machine::NONE;
@@ -161,7 +163,9 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
         pcpus: sim.m.cpus.len(),
         sim_s: scenario.warmup + seconds,
         events: sim.events,
-        jain: jain(&vms.iter().map(|vm| vm.rate).collect::<Vec<_>>()),
+        jain: (vms.len() > 1)
+            .then(|| jain(&vms.iter().map(|vm| vm.rate).collect::<Vec<_>>()))
+            .flatten(),
         vms,
         longest_wait_ms: sim.longest_wait() as f64 / 1e6,
         threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
@@ -171,13 +175,6 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
             .map(|(name, count)| (name.to_string(), count))
             .collect(),
     }
-}
-
-/// 1: all equal; `None` of one VM, or if nobody did anything.
-fn jain(rates: &[f64]) -> Option<f64> {
-    let sum: f64 = rates.iter().sum();
-    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
-    (rates.len() > 1 && squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
 }
 
 impl Outcome {
@@ -226,15 +223,7 @@ impl Outcome {
                 late.map_or("–".into(), |late| us(late.p99)),
             ]);
         }
-        let widths: Vec<usize> = (0..rows[0].len())
-            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-            .collect();
-        let mut out = String::new();
-        for row in rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-            out += cells.collect::<Vec<_>>().join("  ").trim_end();
-            out.push('\n');
-        }
+        let mut out = aligned(&rows, false);
         out += "used, ready, spin, polls: in pCPUs\n";
         let jain = self.jain.map_or(String::new(), |jain| format!(", Jain {jain:.3}"));
         out += &format!("all VMs: {}/s{jain}\n", short(self.rate()));

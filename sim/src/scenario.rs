@@ -3,7 +3,6 @@
 //! scheduler and KVM there are.
 
 use std::fs;
-use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -213,17 +212,12 @@ fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
         .unwrap_or_else(|| Value::String(value.into()));
     let keys: Vec<&str> = path.split('.').collect();
     ensure!(!path.is_empty() && keys.iter().all(|key| !key.is_empty()), "\"{path}\" is no key");
-    set_in(&mut Value::Table(std::mem::take(table)), &keys, &parsed)
-        .with_context(|| format!("cannot set {path}"))
-        .map(|done| *table = done)
-}
-
-fn set_in(at: &mut Value, keys: &[&str], value: &Value) -> Result<Table> {
-    put(at, keys, value)?;
-    match at {
-        Value::Table(table) => Ok(std::mem::take(table)),
-        _ => bail!("a scenario is a table"),
+    let mut whole = Value::Table(std::mem::take(table));
+    put(&mut whole, &keys, &parsed).with_context(|| format!("cannot set {path}"))?;
+    if let Value::Table(changed) = whole {
+        *table = changed;
     }
+    Ok(())
 }
 
 fn put(at: &mut Value, keys: &[&str], value: &Value) -> Result<()> {
@@ -505,8 +499,8 @@ impl Scenario {
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }
         }
-        for (cpu, noise) in (0..pcpus).zip(iter::repeat(&host.noise)) {
-            let Some(noise) = noise else { break };
+        for (cpu, noise) in (0..pcpus).flat_map(|cpu| host.noise.as_ref().map(|noise| (cpu, noise)))
+        {
             machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
             let ns = |us: f64| (us * 1e3) as Ns;
             threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));

@@ -4,6 +4,7 @@
 pub mod ab;
 mod apt;
 pub mod cache;
+pub mod columns;
 mod command;
 mod console;
 mod cpio;

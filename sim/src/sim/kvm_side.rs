@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM's side of a vCPU: exits, HLT, PAUSE loops, interrupts.
+
+use rand_core::RngCore;
+
+use super::{Sim, Then};
+use crate::guest::{Act, Interrupt};
+use crate::kvm::{HaltPoll, OnSpin, next_poll};
+use crate::machine::{Ns, State};
+
+/// A vCPU that spins and is skipped as candidate by the counter: at most so often.
+const COUNTER_MAX: u32 = 5;
+
+impl Sim {
+    pub(super) fn host_work_ends(&mut self, cpu: u32, v: u32) {
+        let then = std::mem::replace(&mut self.vcpus[v as usize].then, Then::Enter);
+        match then {
+            Then::Enter => {}
+            Then::Halt => return self.halt(cpu, v),
+            Then::PollEnds => {
+                self.poll_missed(v);
+                self.m.tasks[v as usize].state = State::Blocked;
+                return self.schedule(cpu);
+            }
+            Then::OnSpin => {
+                if self.on_spin(cpu, v) {
+                    return self.schedule(cpu);
+                }
+            }
+            Then::YieldTo(target) => {
+                let t = self.m.task(target);
+                if t.state == State::Runnable && self.sched.yield_to(&mut self.m, cpu, v, target) {
+                    self.counts[self.vcpus[v as usize].vm as usize].yields += 1;
+                    return self.schedule(cpu);
+                }
+            }
+            Then::Die => return self.die(cpu, v),
+        }
+        self.begin(v);
+    }
+
+    /// `kvm_vcpu_halt()`.
+    fn halt(&mut self, cpu: u32, v: u32) {
+        let at = v as usize;
+        let vm = self.vcpus[at].vm as usize;
+        let waits_for_lock = matches!(self.vcpus[at].act, Act::Spin(_));
+        let satisfied = match self.vcpus[at].act {
+            Act::Spin(spin) => self.spin_is_over(v, spin),
+            _ => !self.vcpus[at].runq.is_empty(),
+        };
+        if !self.vcpus[at].irqs.is_empty() || (waits_for_lock && satisfied) {
+            return self.begin(v);
+        }
+        self.counts[vm].halts += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.instant(self.m.now, v, "HLT");
+        }
+        if self.seen() {
+            self.sched.vcpu_halts(&mut self.m, cpu, v);
+        }
+        let limit = match self.kvm.halt_poll {
+            HaltPoll::Off => 0,
+            HaltPoll::Fixed(ns) => ns,
+            HaltPoll::Adaptive(_) => self.vcpus[at].poll_ns,
+        };
+        self.vcpus[at].halted_at = self.m.now.max(1);
+        let may_poll = !self.m.cpus[cpu as usize].resched
+            && limit > 0
+            && self.sched.nr_running(&self.m, cpu) == 1;
+        if may_poll {
+            let v = &mut self.vcpus[at];
+            (v.polling, v.work, v.then) = (true, limit, Then::PollEnds);
+            return self.begin(at as u32);
+        }
+        self.m.tasks[at].state = State::Blocked;
+        self.schedule(cpu);
+    }
+
+    /// Whether the scheduler's probe sees the event that happens now.
+    fn seen(&mut self) -> bool {
+        let missed = self.kvm.missed_events;
+        missed == 0.0 || self.unit() >= missed
+    }
+
+    pub(super) fn poll_missed(&mut self, v: u32) {
+        let v = &mut self.vcpus[v as usize];
+        (v.polling, v.work, v.then) = (false, 0, Then::Enter);
+        self.counts[v.vm as usize].polls_missed += 1;
+    }
+
+    /// An interrupt for a vCPU.
+    pub(super) fn deliver(&mut self, v: u32, irq: Interrupt) {
+        self.vcpus[v as usize].irqs.push_back(irq);
+        match self.m.task(v).state {
+            State::Running => self.touched.push(v),
+            State::Blocked => self.wake(v),
+            State::Runnable | State::Gone => {}
+        }
+    }
+
+    /// Something has changed for a vCPU that runs: an interrupt, or what it spins for.
+    pub(super) fn touch(&mut self, v: u32) {
+        if self.m.task(v).state != State::Running || !self.segments[v as usize].on {
+            return;
+        }
+        let at = v as usize;
+        if self.vcpus[at].polling {
+            self.stop(v);
+            let (limit, now) = (self.poll_limit(), self.m.now);
+            let v = &mut self.vcpus[at];
+            self.counts[v.vm as usize].polls_hit += 1;
+            if let HaltPoll::Adaptive(_) = self.kvm.halt_poll {
+                v.poll_ns = next_poll(v.poll_ns, limit, now - v.halted_at);
+            }
+            (v.polling, v.work, v.then, v.halted_at) = (false, 0, Then::Enter, 0);
+            return self.begin(at as u32);
+        }
+        // It sees to it at its next entry.
+        if !self.vcpus[at].in_guest() {
+            return;
+        }
+        self.stop(v);
+        let v = &mut self.vcpus[at];
+        if !v.irqs.is_empty() && !matches!(v.act, Act::Irq(_)) {
+            if self.kvm.posted {
+                v.work += self.costs.interrupt_ns;
+            } else {
+                v.exits(self.costs.interrupt_ns);
+            }
+        }
+        self.begin(at as u32);
+    }
+
+    /// `kvm_vcpu_on_spin()`: whether the spinner gives way.
+    fn on_spin(&mut self, cpu: u32, me: u32) -> bool {
+        let at = me as usize;
+        let vm = self.vcpus[at].vm as usize;
+        self.counts[vm].ple_exits += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.instant(self.m.now, me, "PAUSE-loop exit");
+        }
+        if self.seen() {
+            self.sched.vcpu_spins(&mut self.m, cpu, me);
+        }
+        let kvm = &self.kvm;
+        let policy = kvm.on_spin;
+        {
+            let v = &mut self.vcpus[at];
+            let grown = v.window.saturating_mul(kvm.ple_grow);
+            v.window = grown.min(kvm.ple_window_max_ns).max(kvm.ple_window_ns);
+            v.ple_left = v.window;
+            v.spin_count = (v.spin_count + 1).min(COUNTER_MAX);
+        }
+        let (first, n) = (self.vms[vm].first, self.vms[vm].n);
+        let start = match policy {
+            OnSpin::Nobody => {
+                self.sched.give_way(&mut self.m, cpu, me);
+                return true;
+            }
+            OnSpin::Random => (self.random.next_u64() % u64::from(n)) as u32,
+            _ => (self.vms[vm].last_boosted + 1) % n,
+        };
+        let user_mode_spin = !self.vcpus[at].act.kernel();
+        let mut tries = 3;
+        for step in 0..n {
+            let index = (start + step) % n;
+            let candidate = first + index;
+            self.vcpus[at].work += self.costs.spin_scan_ns;
+            if candidate == me || !self.is_candidate(me, candidate, policy, user_mode_spin) {
+                continue;
+            }
+            let runnable = self.m.task(candidate).state == State::Runnable;
+            let costs = &self.costs;
+            let holds = if runnable { costs.yield_ns } else { costs.yield_fails_ns };
+            self.vcpus[at].work += self.lock_runqueue(candidate, self.vcpus[at].work, holds);
+            if runnable && self.sched.yield_to(&mut self.m, cpu, me, candidate) {
+                self.counts[vm].yields += 1;
+                self.vms[vm].last_boosted = index;
+                if let Some(trace) = &mut self.trace {
+                    trace.arrow(self.m.now, me, candidate, "yields");
+                }
+                return true;
+            }
+            // -ESRCH, since Linux 3.9: nobody else waits on either runqueue.
+            let there = self.m.task(candidate).cpu;
+            let alone = |cpu: u32| self.sched.nr_running(&self.m, cpu) <= 1;
+            if policy.wants_kernel() && alone(cpu) && alone(there) {
+                tries -= 1;
+            }
+            if tries == 0 {
+                break;
+            }
+        }
+        false
+    }
+
+    /// `yield_to()` takes the runqueue lock of its target, which others may want as well: what that
+    /// costs one who comes `after` from now and `holds` it for so long.
+    fn lock_runqueue(&mut self, target: u32, after: Ns, holds: Ns) -> Ns {
+        let now = self.m.now + after;
+        let free = &mut self.locked_until[self.m.tasks[target as usize].cpu as usize];
+        let until = now.max(*free) + holds;
+        *free = until;
+        until - now
+    }
+
+    fn is_candidate(&mut self, me: u32, other: u32, policy: OnSpin, user_spin: bool) -> bool {
+        let sender = (me - self.vms[self.vcpus[me as usize].vm as usize].first) as usize;
+        let blocked = self.m.task(other).state == State::Blocked;
+        let running = self.m.task(other).state == State::Running;
+        let v = &mut self.vcpus[other as usize];
+        let in_guest = running && v.in_guest();
+        if blocked || if policy.wants_kernel() { !v.ready } else { in_guest } {
+            return false;
+        }
+        if policy.wants_kernel() && v.preempted && !user_spin && !v.in_kernel {
+            let from_me = v.ipi_from[sender / 64] >> (sender % 64) & 1 == 1;
+            let interrupted = match policy {
+                OnSpin::PendingInterrupt => !v.irqs.is_empty(),
+                OnSpin::IpiFlag => v.ipi_flag,
+                OnSpin::IpiPairs => from_me,
+                OnSpin::IpiPairs64 => from_me && sender < 64,
+                _ => false,
+            };
+            if !interrupted {
+                return false;
+            }
+        }
+        // kvm_vcpu_eligible_for_directed_yield()
+        match policy {
+            OnSpin::EligibleCounter if v.in_spin_loop => {
+                v.spin_skips += 1;
+                let skip = v.spin_skips <= v.spin_count;
+                if !skip {
+                    (v.spin_skips, v.spin_count) = (0, v.spin_count / 2);
+                }
+                !skip
+            }
+            _ if policy.knows_eligible() && v.in_spin_loop => {
+                let eligible = v.dy_eligible;
+                v.dy_eligible = !eligible;
+                eligible
+            }
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The simulation: vCPUs and other threads run on pCPUs, event after event.
+//!
+//! A vCPU on a pCPU either works for the host (`work`: an exit, a switch; `then` says what comes
+//! after it) or is in its guest (`act`, for `left` more). Each such stretch is a segment that ends
+//! with an event, or is cut short. What one vCPU does to another is noted in `touched` and carried
+//! out when the event's own work is done, so that nothing is entered twice.
+
+mod faults;
+mod guest_side;
+mod invariants;
+mod kvm_side;
+mod pcpu;
+
+use std::collections::VecDeque;
+
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
+use rand_core::{RngCore, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::guest::{Act, Interrupt, Vm};
+use crate::kvm::Kvm;
+use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::queue::{Event, Queue};
+use crate::trace::Trace;
+
+/// Forever.
+const EVER: Ns = Ns::MAX;
+
+/// What a vCPU's thread does next in the host, once its work there is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Enter,
+    Halt,
+    PollEnds,
+    OnSpin,
+    YieldTo(u32),
+    Die,
+}
+
+#[derive(Clone, Debug)]
+struct Vcpu {
+    vm: u32,
+    work: Ns,
+    then: Then,
+    act: Act,
+    left: Ns,
+    stack: Vec<(Act, Ns)>,
+    /// It has left the guest, or is about to: what its next entry undoes is still to be undone.
+    exited: bool,
+    irqs: VecDeque<Interrupt>,
+    /// The guest's task that it runs, or [`NONE`], and those that wait for it.
+    task: u32,
+    runq: VecDeque<u32>,
+    locks_held: u32,
+    /// Acknowledgements that it waits for.
+    acks: u32,
+    /// KVM's state.
+    window: Ns,
+    ple_left: Ns,
+    pv_left: Ns,
+    in_spin_loop: bool,
+    dy_eligible: bool,
+    spin_count: u32,
+    spin_skips: u32,
+    preempted: bool,
+    ready: bool,
+    in_kernel: bool,
+    ipi_flag: bool,
+    ipi_from: Vec<u64>,
+    polling: bool,
+    poll_ns: Ns,
+    halted_at: Ns,
+}
+
+impl Vcpu {
+    fn in_guest(&self) -> bool {
+        self.work == 0 && self.then == Then::Enter
+    }
+
+    /// It leaves the guest, for so long.
+    fn exits(&mut self, work: Ns) {
+        self.exited = true;
+        self.work += work;
+    }
+
+    /// What `vcpu_enter_guest()` and the end of `kvm_vcpu_on_spin()` reset.
+    fn enters(&mut self) {
+        self.exited = false;
+        (self.in_spin_loop, self.dy_eligible) = (false, false);
+        self.ipi_flag = false;
+    }
+}
+
+/// A thread of the host that is no vCPU: runs, and sleeps.
+#[derive(Clone, Debug)]
+pub struct HostThread {
+    pub run: Ns,
+    /// 0: never.
+    pub sleep: Ns,
+    left: Ns,
+    work: Ns,
+    pub done: u64,
+}
+
+impl HostThread {
+    pub fn new(run: Ns, sleep: Ns) -> Self {
+        HostThread { run, sleep, left: run, work: 0, done: 0 }
+    }
+}
+
+/// The stretch that a task is in the middle of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Segment {
+    start: Ns,
+    generation: u32,
+    on: bool,
+    slow: bool,
+}
+
+/// What happens to the host from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    Offline(u32),
+    Online(u32),
+    Affinity(u32, CpuSet),
+    VmEnds(u32),
+    ClockJumps(i64),
+}
+
+/// Counters of one VM, since the warm-up.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub ple_exits: u64,
+    pub yields: u64,
+    pub ipis: u64,
+    pub halts: u64,
+    pub polls_hit: u64,
+    pub polls_missed: u64,
+    pub poll_ns: Ns,
+    pub spin_ns: Ns,
+    /// CPU time of its vCPUs, waiting time, and work, at the end of the warm-up.
+    pub ran: Ns,
+    pub waited: Ns,
+    pub done: u64,
+}
+
+/// Everything that a simulation begins with.
+pub struct Setup {
+    pub machine: Machine,
+    pub costs: Costs,
+    pub kvm: Kvm,
+    pub vms: Vec<Vm>,
+    pub threads: Vec<HostThread>,
+    pub faults: Vec<(Ns, Fault)>,
+    pub seed: u64,
+    pub warmup: Ns,
+    pub end: Ns,
+    /// Check all invariants every so many events; 0: only at the end.
+    pub check_every: u64,
+    /// The longest time that a task may wait for a pCPU.
+    pub starvation_ns: Ns,
+}
+
+pub struct Sim {
+    pub m: Machine,
+    pub vms: Vec<Vm>,
+    pub counts: Vec<Counts>,
+    /// How late timers of guests' tasks came, for each VM.
+    pub lateness: Vec<Histogram<u64>>,
+    pub threads: Vec<HostThread>,
+    pub events: u64,
+    /// Everything that happens, if somebody wants to see it.
+    pub trace: Option<Trace>,
+    sched: Box<dyn Scheduler>,
+    queue: Queue,
+    random: Xoshiro256PlusPlus,
+    vcpus: Vec<Vcpu>,
+    segments: Vec<Segment>,
+    ticking: Vec<bool>,
+    /// The runqueue locks of pCPUs.
+    locked_until: Vec<Ns>,
+    /// Since when pCPUs are idle.
+    idle_since: Vec<Ns>,
+    costs: Costs,
+    kvm: Kvm,
+    faults: Vec<(Ns, Fault)>,
+    warmup: Ns,
+    end: Ns,
+    check_every: u64,
+    starvation_ns: Ns,
+    /// The pCPU where what happens now happens.
+    here: u32,
+    touched: Vec<u32>,
+    failure: Option<String>,
+}
+
+impl Sim {
+    /// vCPUs are tasks 0, 1, …, all of the first VM first; threads of the host follow.
+    pub fn new(setup: Setup, sched: Box<dyn Scheduler>) -> Self {
+        let Setup { machine: m, costs, kvm, vms, threads, faults, seed, .. } = setup;
+        let words = |vm: &Vm| (vm.n as usize).div_ceil(64);
+        let vcpus: Vec<Vcpu> = (0..)
+            .zip(&vms)
+            .flat_map(|(index, vm)| {
+                let vcpu = Vcpu {
+                    vm: index,
+                    work: 0,
+                    then: Then::Enter,
+                    act: Act::Next,
+                    left: 0,
+                    stack: Vec::new(),
+                    exited: true,
+                    irqs: VecDeque::new(),
+                    task: NONE,
+                    runq: VecDeque::new(),
+                    locks_held: 0,
+                    acks: 0,
+                    window: kvm.ple_window_ns,
+                    ple_left: kvm.ple_window_ns,
+                    pv_left: EVER,
+                    in_spin_loop: false,
+                    dy_eligible: false,
+                    spin_count: 0,
+                    spin_skips: 0,
+                    preempted: false,
+                    ready: false,
+                    in_kernel: true,
+                    ipi_flag: false,
+                    ipi_from: vec![0; words(vm)],
+                    polling: false,
+                    poll_ns: 0,
+                    halted_at: 0,
+                };
+                vec![vcpu; vm.n as usize]
+            })
+            .collect();
+        let cpus = m.cpus.len();
+        let histogram =
+            || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("fixed bounds");
+        let mut sim = Sim {
+            segments: vec![Segment::default(); m.tasks.len()],
+            counts: vec![Counts::default(); vms.len()],
+            lateness: vms.iter().map(|_| histogram()).collect(),
+            m,
+            vms,
+            threads,
+            events: 0,
+            trace: None,
+            sched,
+            queue: Queue::default(),
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            vcpus,
+            ticking: vec![false; cpus],
+            locked_until: vec![0; cpus],
+            idle_since: vec![0; cpus],
+            costs,
+            kvm,
+            faults,
+            warmup: setup.warmup,
+            end: setup.end,
+            check_every: setup.check_every,
+            starvation_ns: setup.starvation_ns,
+            here: 0,
+            touched: Vec::new(),
+            failure: None,
+        };
+        sim.begin_all();
+        sim
+    }
+
+    fn begin_all(&mut self) {
+        for vm in 0..self.vms.len() {
+            let first = self.vms[vm].first;
+            for task in 0..self.vms[vm].tasks.len() {
+                let at = first + self.vms[vm].tasks[task].vcpu;
+                self.vms[vm].tasks[task].vcpu = at;
+                self.vcpus[at as usize].runq.push_back(task as u32);
+            }
+            self.vms[vm].awake = self.vms[vm].tasks.len() as u64;
+        }
+        for (number, (at, _)) in self.faults.iter().enumerate() {
+            self.queue.push(*at, Event::Fault(number as u32));
+        }
+        self.queue.push(self.warmup, Event::Warm);
+        for task in 0..self.m.tasks.len() as u32 {
+            self.sched.add(&mut self.m, task);
+        }
+        for (at, timer) in self.sched.timers() {
+            self.queue.push(at, Event::Timer(timer));
+        }
+        // The threads of a host do not begin all at once: within the first millisecond.
+        for task in 0..self.m.tasks.len() as u32 {
+            let at = self.random.next_u64() % 1_000_000;
+            self.queue.push(at, Event::Host(task));
+        }
+    }
+
+    /// Errors: the scheduler broke a rule, an invariant does not hold, or a workload is stuck.
+    pub fn run(&mut self) -> Result<()> {
+        while let Some((at, event)) = self.queue.pop() {
+            if at >= self.end {
+                break;
+            }
+            debug_assert!(at >= self.m.now);
+            self.m.now = at;
+            self.handle(event);
+            self.settle();
+            if self.failure.is_some() || self.sched.wants_attention() {
+                for (at, timer) in self.sched.timers() {
+                    self.queue.push(at, Event::Timer(timer));
+                }
+            }
+            let failed = self.failure.is_some() || self.sched.wants_attention();
+            if failed && let Some(why) = self.failure.take().or_else(|| self.sched.failure()) {
+                bail!("at {} ms: {why}", at as f64 / 1e6);
+            }
+            if self.check_every > 0 && self.events.is_multiple_of(self.check_every) {
+                self.check()?;
+            }
+        }
+        self.m.now = self.end;
+        for cpu in 0..self.m.cpus.len() {
+            let curr = self.m.cpus[cpu].curr;
+            if curr != NONE {
+                self.stop(curr);
+            }
+        }
+        self.check()
+    }
+
+    fn is_vcpu(&self, task: u32) -> bool {
+        (task as usize) < self.vcpus.len()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Segment(task, generation) => {
+                let segment = self.segments[task as usize];
+                if segment.on && segment.generation == generation {
+                    self.events += 1;
+                    self.here = self.m.task(task).cpu;
+                    self.segment_ends(task);
+                }
+            }
+            Event::Tick(cpu) => self.tick(cpu),
+            Event::Resched(cpu) => {
+                if self.m.cpus[cpu as usize].resched {
+                    self.events += 1;
+                    self.here = cpu;
+                    self.schedule(cpu);
+                }
+            }
+            Event::Guest(vcpu, task) => {
+                self.events += 1;
+                let vm = self.vcpus[vcpu as usize].vm as usize;
+                self.vms[vm].pending -= 1;
+                if !self.vms[vm].ended {
+                    self.here = self.m.task(vcpu).cpu;
+                    self.deliver(vcpu, Interrupt::Task(task));
+                }
+            }
+            Event::Host(task) => {
+                if self.m.task(task).state == State::Blocked {
+                    self.events += 1;
+                    self.here = self.m.task(task).cpu;
+                    self.wake(task);
+                }
+            }
+            Event::Timer(timer) => {
+                self.events += 1;
+                self.sched.timer(&mut self.m, timer);
+            }
+            Event::Fault(number) => self.fault(number),
+            Event::Warm => self.warm(),
+        }
+    }
+
+    /// What the event has brought about elsewhere.
+    fn settle(&mut self) {
+        loop {
+            if let Some(vcpu) = self.touched.pop() {
+                self.touch(vcpu);
+            } else if let Some(cpu) = self.m.to_resched.pop() {
+                if !self.m.cpus[cpu as usize].resched {
+                    continue;
+                }
+                if cpu == self.here && self.m.cpus[cpu as usize].curr != NONE {
+                    self.events += 1;
+                    self.schedule(cpu);
+                } else {
+                    let idle = self.m.cpus[cpu as usize].curr == NONE;
+                    let exit = if idle { self.idle_exit(cpu) } else { 0 };
+                    let at = self.m.now + self.costs.wake_ns + exit;
+                    self.queue.push(at, Event::Resched(cpu));
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn sample(&mut self, mean: Ns, spread: f64) -> Ns {
+        if spread == 0.0 || mean == 0 {
+            return mean;
+        }
+        (mean as f64 * (1.0 + spread * (2.0 * self.unit() - 1.0))) as Ns
+    }
+
+    /// At random from 0 up to, but not, 1.
+    fn unit(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// From here on all is counted.
+    fn warm(&mut self) {
+        for cpu in 0..self.m.cpus.len() {
+            let curr = self.m.cpus[cpu].curr;
+            if curr != NONE && self.segments[curr as usize].on {
+                self.stop(curr);
+                self.begin(curr);
+            }
+        }
+        for vm in 0..self.vms.len() {
+            let (ran, waited) = self.used(vm);
+            let done = self.vms[vm].done;
+            self.counts[vm] = Counts { ran, waited, done, ..Counts::default() };
+            self.lateness[vm].reset();
+        }
+        for thread in &mut self.threads {
+            thread.done = 0;
+        }
+        for task in &mut self.m.tasks {
+            task.longest_wait = 0;
+        }
+    }
+
+    /// CPU time and waiting time of a VM's vCPUs so far.
+    pub fn used(&self, vm: usize) -> (Ns, Ns) {
+        let (first, n) = (self.vms[vm].first as usize, self.vms[vm].n as usize);
+        let tasks = &self.m.tasks[first..first + n];
+        let waits = |t: &Task| match t.state {
+            State::Runnable => t.waited + (self.m.now - t.since),
+            _ => t.waited,
+        };
+        (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
+    }
+
+    /// The longest that a thread has waited for a pCPU since the warm-up; one that still does counts.
+    pub fn longest_wait(&self) -> Ns {
+        let waits = |t: &Task| match t.state {
+            State::Runnable => t.longest_wait.max(self.m.now - t.since),
+            _ => t.longest_wait,
+        };
+        self.m.tasks.iter().map(waits).max().unwrap_or(0)
+    }
+
+    pub fn scheduler_counters(&self) -> Vec<(&'static str, u64)> {
+        self.sched.counters()
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! pCPUs and their threads: who runs, since when, and how far it got.
+
+use super::{EVER, Segment, Sim, Then};
+use crate::guest::Act;
+use crate::kvm::{HaltPoll, next_poll};
+use crate::machine::{NONE, Ns, State};
+use crate::queue::Event;
+
+impl Sim {
+    /// What it takes an idle pCPU to run again.
+    pub(super) fn idle_exit(&self, cpu: u32) -> Ns {
+        let idle = self.m.now - self.idle_since[cpu as usize];
+        let states = self.costs.idle_exits.iter();
+        states.filter(|(from, _)| idle >= *from).map(|(_, exit)| *exit).max().unwrap_or(0)
+    }
+
+    pub(super) fn tick(&mut self, cpu: u32) {
+        let curr = self.m.cpus[cpu as usize].curr;
+        self.ticking[cpu as usize] = curr != NONE;
+        if curr == NONE {
+            return;
+        }
+        self.events += 1;
+        self.here = cpu;
+        self.queue.push(self.m.now + self.m.tick_ns, Event::Tick(cpu));
+        if self.is_vcpu(curr) && self.vcpus[curr as usize].in_guest() {
+            // The host's interrupt takes it out and in again.
+            self.vcpus[curr as usize].enters();
+        }
+        self.sched.tick(&mut self.m, cpu);
+    }
+
+    pub(super) fn wake(&mut self, task: u32) {
+        let t = &mut self.m.tasks[task as usize];
+        debug_assert_eq!(t.state, State::Blocked);
+        t.state = State::Runnable;
+        t.since = self.m.now;
+        if self.is_vcpu(task) {
+            let limit = self.poll_limit();
+            let now = self.m.now;
+            let v = &mut self.vcpus[task as usize];
+            v.ready = true;
+            if let (HaltPoll::Adaptive(_), true) = (self.kvm.halt_poll, v.halted_at > 0) {
+                v.poll_ns = next_poll(v.poll_ns, limit, now - v.halted_at);
+            }
+            v.halted_at = 0;
+        }
+        self.sched.wake(&mut self.m, task, self.here);
+    }
+
+    pub(super) fn poll_limit(&self) -> Ns {
+        match self.kvm.halt_poll {
+            HaltPoll::Off => 0,
+            HaltPoll::Fixed(ns) | HaltPoll::Adaptive(ns) => ns,
+        }
+    }
+
+    /// The pCPU chooses whom to run.
+    pub(super) fn schedule(&mut self, cpu: u32) {
+        let at = cpu as usize;
+        self.m.cpus[at].resched = false;
+        let prev = self.m.cpus[at].curr;
+        let mut runnable = false;
+        if prev != NONE {
+            self.stop(prev);
+            if self.is_vcpu(prev) {
+                self.vcpus[prev as usize].exits(0);
+                // need_resched() ends the polling, and the thread goes to sleep.
+                if self.vcpus[prev as usize].polling {
+                    self.poll_missed(prev);
+                    self.m.tasks[prev as usize].state = State::Blocked;
+                }
+            }
+            runnable = self.m.task(prev).state == State::Running;
+        }
+        let must_leave = runnable && !self.m.may_run(prev, cpu);
+        let was = (prev != NONE).then_some((prev, runnable && !must_leave));
+        let next = self.sched.pick(&mut self.m, cpu, was).unwrap_or(NONE);
+        if next != NONE {
+            // What it asked for itself meanwhile is done.
+            self.m.cpus[at].resched = false;
+        }
+        if next == prev && runnable {
+            if next != NONE {
+                self.m.cpus[at].curr = next;
+                self.begin(next);
+            }
+            return;
+        }
+        self.m.cpus[at].curr = next;
+        if next == NONE {
+            self.idle_since[at] = self.m.now;
+        }
+        if prev != NONE {
+            self.sched_out(prev, runnable);
+        }
+        if next != NONE {
+            self.sched_in(cpu, next, prev == NONE);
+        }
+        self.sibling_changed(cpu, (prev == NONE) != (next == NONE));
+        if must_leave {
+            // migrate to where it may run: out of this queue, into another
+            self.m.tasks[prev as usize].state = State::Blocked;
+            if self.is_vcpu(prev) {
+                self.vcpus[prev as usize].halted_at = 0;
+            }
+            self.wake(prev);
+        }
+    }
+
+    fn sched_out(&mut self, task: u32, runnable: bool) {
+        let now = self.m.now;
+        if let Some(trace) = &mut self.trace {
+            trace.stops(now, self.m.tasks[task as usize].cpu, task);
+        }
+        let t = &mut self.m.tasks[task as usize];
+        if runnable {
+            t.state = State::Runnable;
+        }
+        t.since = now;
+        if self.is_vcpu(task) {
+            let v = &mut self.vcpus[task as usize];
+            // kvm_sched_out()
+            v.preempted = runnable;
+            v.ready = runnable;
+            v.in_kernel = v.act.kernel();
+        }
+    }
+
+    fn sched_in(&mut self, cpu: u32, task: u32, was_idle: bool) {
+        let now = self.m.now;
+        let t = &mut self.m.tasks[task as usize];
+        let waited = now - t.since;
+        t.waited += waited;
+        t.longest_wait = t.longest_wait.max(waited);
+        t.state = State::Running;
+        t.cpu = cpu;
+        t.since = now;
+        if let Some(trace) = &mut self.trace {
+            trace.runs(now, cpu, task);
+        }
+        self.sched.started(&mut self.m, cpu, task);
+        if self.is_vcpu(task) {
+            let window = self.kvm.ple_window_ns;
+            let v = &mut self.vcpus[task as usize];
+            (v.preempted, v.ready) = (false, false);
+            v.window = window;
+            v.exits(self.costs.switch_ns);
+            self.sched.vcpu_loaded(&mut self.m, cpu, task);
+        } else {
+            self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns;
+        }
+        if was_idle && !self.ticking[cpu as usize] {
+            self.ticking[cpu as usize] = true;
+            // Ticks of pCPUs do not coincide.
+            let phase = self.m.tick_ns * u64::from(cpu) / self.m.cpus.len() as u64;
+            let next = (now - phase.min(now)) / self.m.tick_ns * self.m.tick_ns + phase;
+            let next = if next <= now { next + self.m.tick_ns } else { next };
+            self.queue.push(next, Event::Tick(cpu));
+        }
+        self.begin(task);
+    }
+
+    /// The other hyper-thread gets faster, or slower.
+    fn sibling_changed(&mut self, cpu: u32, changed: bool) {
+        let sibling = self.m.cpus[cpu as usize].sibling;
+        if !changed || sibling == NONE {
+            return;
+        }
+        let curr = self.m.cpus[sibling as usize].curr;
+        if curr != NONE && self.segments[curr as usize].on {
+            self.stop(curr);
+            self.begin(curr);
+        }
+    }
+
+    /// What it has done until now, no more.
+    pub(super) fn stop(&mut self, task: u32) {
+        let segment = &mut self.segments[task as usize];
+        if !segment.on {
+            return;
+        }
+        segment.on = false;
+        segment.generation = segment.generation.wrapping_add(1);
+        let passed = self.m.now - segment.start;
+        let slow = segment.slow;
+        self.m.tasks[task as usize].ran += passed;
+        let mut done = if slow { (passed as f64 * self.costs.smt_share) as Ns } else { passed };
+        if !self.is_vcpu(task) {
+            let at = task as usize - self.vcpus.len();
+            let thread = &mut self.threads[at];
+            let work = done.min(thread.work);
+            thread.work -= work;
+            thread.left = thread.left.saturating_sub(done - work);
+            return;
+        }
+        let v = &mut self.vcpus[task as usize];
+        let work = done.min(v.work);
+        v.work -= work;
+        if v.polling {
+            self.counts[v.vm as usize].poll_ns += work;
+        }
+        done -= work;
+        if v.left != EVER {
+            v.left = v.left.saturating_sub(done);
+        }
+        if let Act::Spin(_) = v.act {
+            v.ple_left = v.ple_left.saturating_sub(done);
+            if v.pv_left != EVER {
+                v.pv_left = v.pv_left.saturating_sub(done);
+            }
+            self.counts[v.vm as usize].spin_ns += done;
+        }
+    }
+
+    pub(super) fn begin(&mut self, task: u32) {
+        let length = if self.is_vcpu(task) {
+            self.plan(task)
+        } else {
+            let thread = &self.threads[task as usize - self.vcpus.len()];
+            Some(thread.work + thread.left)
+        };
+        let cpu = self.m.task(task).cpu as usize;
+        let sibling = self.m.cpus[cpu].sibling;
+        let slow = sibling != NONE && self.m.cpus[sibling as usize].curr != NONE;
+        let segment = &mut self.segments[task as usize];
+        let generation = segment.generation.wrapping_add(1);
+        *segment = Segment { start: self.m.now, generation, on: true, slow };
+        if let Some(length) = length {
+            let length =
+                if slow { (length as f64 / self.costs.smt_share).ceil() as Ns } else { length };
+            self.queue.push(self.m.now + length, Event::Segment(task, generation));
+        }
+    }
+
+    pub(super) fn segment_ends(&mut self, task: u32) {
+        self.stop(task);
+        let cpu = self.m.task(task).cpu;
+        if !self.is_vcpu(task) {
+            let at = task as usize - self.vcpus.len();
+            let thread = &mut self.threads[at];
+            if thread.left == 0 && thread.work == 0 {
+                thread.done += 1;
+                (thread.left, thread.work) = (thread.run, 0);
+                if thread.sleep > 0 {
+                    let sleep = thread.sleep;
+                    self.m.tasks[task as usize].state = State::Blocked;
+                    self.queue.push(self.m.now + sleep, Event::Host(task));
+                    return self.schedule(cpu);
+                }
+            }
+            return self.begin(task);
+        }
+        let v = &self.vcpus[task as usize];
+        if v.work > 0 {
+            // Rounding of a slow hyper-thread.
+            return self.begin(task);
+        }
+        if v.then != Then::Enter {
+            return self.host_work_ends(cpu, task);
+        }
+        if let Act::Spin(spin) = v.act
+            && !self.spin_is_over(task, spin)
+        {
+            return self.spin_ends(task, spin);
+        }
+        let v = &mut self.vcpus[task as usize];
+        if let Act::Compute { .. } = v.act
+            && v.left > 0
+        {
+            self.rotate(task);
+        }
+        self.begin(task);
+    }
+}
