@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::machine::{NONE, Ns};
+use crate::machine::{CpuSet, NONE, Ns};
 
 /// One step of a task of a guest. Times are CPU time at full speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -183,6 +183,8 @@ pub struct Vm {
     /// Tasks that are not blocked.
     pub awake: u64,
     pub ended: bool,
+    /// vCPUs that wait for a pCPU: preempted, or woken (`vcpu->ready`).
+    pub ready: CpuSet,
     /// `kvm->last_boosted_vcpu`.
     pub last_boosted: u32,
 }

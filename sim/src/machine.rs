@@ -9,7 +9,7 @@ pub type Ns = u64;
 /// In place of an index: nobody.
 pub const NONE: u32 = u32::MAX;
 
-/// A set of pCPUs.
+/// A set of pCPUs, or of a VM's vCPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSet(pub Vec<u64>);
 
@@ -55,6 +55,11 @@ impl CpuSet {
                 })
             })
         })
+    }
+
+    /// The first, at `from` or behind it, counted round.
+    pub fn first(&self, from: u32) -> Option<u32> {
+        self.first_common(self, from)
     }
 
     /// The first that is in both, at `from` or behind it, counted round.

@@ -669,6 +669,7 @@ impl VmSpec {
             pending: 0,
             awake: 0,
             ended: false,
+            ready: CpuSet::empty(self.vcpus as usize),
             last_boosted: 0,
         })
     }

@@ -162,9 +162,17 @@ impl Sim {
         };
         let user_mode_spin = !self.vcpus[at].act.kernel();
         let mut tries = 3;
-        for step in 0..n {
+        let mut step = 0;
+        while step < n {
+            let passed_over = self.not_ready(vm, (start + step) % n, policy).min(n - step);
+            self.vcpus[at].work += u64::from(passed_over) * self.costs.spin_scan_ns;
+            step += passed_over;
+            if step == n {
+                break;
+            }
             let index = (start + step) % n;
             let candidate = first + index;
+            step += 1;
             self.vcpus[at].work += self.costs.spin_scan_ns;
             if candidate == me || !self.is_candidate(me, candidate, policy, user_mode_spin) {
                 continue;
@@ -204,13 +212,22 @@ impl Sim {
         until - now
     }
 
+    /// How many vCPUs, from this one on, KVM passes over because they do not wait for a pCPU.
+    fn not_ready(&self, vm: usize, from: u32, policy: OnSpin) -> u32 {
+        let vm = &self.vms[vm];
+        match policy.wants_kernel() {
+            true => vm.ready.first(from).map_or(vm.n, |next| (next + vm.n - from) % vm.n),
+            false => 0,
+        }
+    }
+
     fn is_candidate(&mut self, me: u32, other: u32, policy: OnSpin, user_spin: bool) -> bool {
         let sender = (me - self.vms[self.vcpus[me as usize].vm as usize].first) as usize;
         let blocked = self.m.task(other).state == State::Blocked;
         let running = self.m.task(other).state == State::Running;
         let v = &mut self.vcpus[other as usize];
         let in_guest = running && v.in_guest();
-        if blocked || if policy.wants_kernel() { !v.ready } else { in_guest } {
+        if blocked || in_guest {
             return false;
         }
         if policy.wants_kernel() && v.preempted && !user_spin && !v.in_kernel {

@@ -65,7 +65,6 @@ struct Vcpu {
     spin_count: u32,
     spin_skips: u32,
     preempted: bool,
-    ready: bool,
     in_kernel: bool,
     ipi_flag: bool,
     ipi_from: Vec<u64>,
@@ -114,7 +113,6 @@ impl HostThread {
 #[derive(Clone, Copy, Debug, Default)]
 struct Segment {
     start: Ns,
-    generation: u32,
     on: bool,
     slow: bool,
 }
@@ -225,7 +223,6 @@ impl Sim {
                     spin_count: 0,
                     spin_skips: 0,
                     preempted: false,
-                    ready: false,
                     in_kernel: true,
                     ipi_flag: false,
                     ipi_from: vec![0; words(vm)],
@@ -236,7 +233,7 @@ impl Sim {
                 vec![vcpu; vm.n as usize]
             })
             .collect();
-        let cpus = m.cpus.len();
+        let (cpus, tasks) = (m.cpus.len(), m.tasks.len());
         let histogram =
             || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("fixed bounds");
         let mut sim = Sim {
@@ -249,7 +246,7 @@ impl Sim {
             events: 0,
             trace: None,
             sched,
-            queue: Queue::default(),
+            queue: Queue::new(tasks),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             vcpus,
             ticking: vec![false; cpus],
@@ -336,13 +333,10 @@ impl Sim {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Segment(task, generation) => {
-                let segment = self.segments[task as usize];
-                if segment.on && segment.generation == generation {
-                    self.events += 1;
-                    self.here = self.m.task(task).cpu;
-                    self.segment_ends(task);
-                }
+            Event::Segment(task) => {
+                self.events += 1;
+                self.here = self.m.task(task).cpu;
+                self.segment_ends(task);
             }
             Event::Tick(cpu) => self.tick(cpu),
             Event::Resched(cpu) => {

@@ -40,13 +40,22 @@ impl Sim {
             let limit = self.poll_limit();
             let now = self.m.now;
             let v = &mut self.vcpus[task as usize];
-            v.ready = true;
             if let (HaltPoll::Adaptive(_), true) = (self.kvm.halt_poll, v.halted_at > 0) {
                 v.poll_ns = next_poll(v.poll_ns, limit, now - v.halted_at);
             }
             v.halted_at = 0;
+            self.is_ready(task, true);
         }
         self.sched.wake(&mut self.m, task, self.here);
+    }
+
+    fn is_ready(&mut self, v: u32, ready: bool) {
+        let vm = &mut self.vms[self.vcpus[v as usize].vm as usize];
+        if ready {
+            vm.ready.insert(v - vm.first);
+        } else {
+            vm.ready.remove(v - vm.first);
+        }
     }
 
     pub(super) fn poll_limit(&self) -> Ns {
@@ -123,8 +132,10 @@ impl Sim {
             let v = &mut self.vcpus[task as usize];
             // kvm_sched_out()
             v.preempted = runnable;
-            v.ready = runnable;
             v.in_kernel = v.act.kernel();
+            if runnable {
+                self.is_ready(task, true);
+            }
         }
     }
 
@@ -144,9 +155,10 @@ impl Sim {
         if self.is_vcpu(task) {
             let window = self.kvm.ple_window_ns;
             let v = &mut self.vcpus[task as usize];
-            (v.preempted, v.ready) = (false, false);
+            v.preempted = false;
             v.window = window;
             v.exits(self.costs.switch_ns);
+            self.is_ready(task, false);
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
         } else {
             self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns;
@@ -182,9 +194,8 @@ impl Sim {
             return;
         }
         segment.on = false;
-        segment.generation = segment.generation.wrapping_add(1);
-        let passed = self.m.now - segment.start;
-        let slow = segment.slow;
+        let (passed, slow) = (self.m.now - segment.start, segment.slow);
+        self.queue.forget_segment(task);
         self.m.tasks[task as usize].ran += passed;
         let mut done = if slow { (passed as f64 * self.costs.smt_share) as Ns } else { passed };
         if !self.is_vcpu(task) {
@@ -224,13 +235,11 @@ impl Sim {
         let cpu = self.m.task(task).cpu as usize;
         let sibling = self.m.cpus[cpu].sibling;
         let slow = sibling != NONE && self.m.cpus[sibling as usize].curr != NONE;
-        let segment = &mut self.segments[task as usize];
-        let generation = segment.generation.wrapping_add(1);
-        *segment = Segment { start: self.m.now, generation, on: true, slow };
+        self.segments[task as usize] = Segment { start: self.m.now, on: true, slow };
         if let Some(length) = length {
             let length =
                 if slow { (length as f64 / self.costs.smt_share).ceil() as Ns } else { length };
-            self.queue.push(self.m.now + length, Event::Segment(task, generation));
+            self.queue.push(self.m.now + length, Event::Segment(task));
         }
     }
 
