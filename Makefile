@@ -4,6 +4,7 @@
 # make test    everything that proves that it works
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
+# make test-ray                    a sweep on a Ray cluster of this machine alone
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -17,7 +18,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test bench-memslots bench-sim clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test test-ray bench-memslots bench-sim clean
 all: build
 
 setup:
@@ -62,6 +63,14 @@ fuzz: build
 host-test: build
 	@echo "tests on an emulated KVM host (a few minutes)"
 	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=1 --nocapture
+
+# Ray is an extra, and large: no part of 'make test'.
+test-ray: build
+	@tools/setup python3-venv
+	@echo "installing Ray"
+	@python3 -m venv $(TARGET_DIR)/ray
+	@$(TARGET_DIR)/ray/bin/pip install --quiet 'ray>=2.9'
+	@PYTHON=$(abspath $(TARGET_DIR))/ray/bin/python $(CARGO) test --release --quiet -p baton --test ray
 
 # Valgrind counts instructions; without it only the clock is read.
 bench-memslots: setup

@@ -5,6 +5,7 @@
 
 pub mod against;
 mod cgroups;
+pub mod draw;
 mod exits;
 mod host;
 #[expect(dead_code, reason = "the guest uses the rest")]

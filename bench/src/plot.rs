@@ -6,25 +6,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::draw::{COLOURS, add_line, draw, legend, short, wrong};
 use crate::measurements::Gives;
 use crate::report::Report;
-
-/// Told apart by people with any colour vision (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0x55, 0x5a, 0x62),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0x56, 0xb4, 0xe9),
-];
-
-const SIZE: (u32, u32) = (860, 480);
 
 /// Writes the pictures into the directory, which is made if there is none, and returns their names.
 /// A name in front of each report tells whose it is; it may be empty.
@@ -98,26 +87,6 @@ fn label(who: &str, what: String) -> String {
     if who.is_empty() { what } else { format!("{who}: {what}") }
 }
 
-/// Draws into memory; what can go wrong there is the drawing alone.
-fn draw(
-    title: &str,
-    body: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()>,
-) -> Result<String> {
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        area.fill(&WHITE).map_err(wrong)?;
-        let rest = area.margin(8, 0, 0, 0).titled(title, ("sans-serif", 19)).map_err(wrong)?;
-        body(&rest)?;
-        area.present().map_err(wrong)?;
-    }
-    Ok(svg)
-}
-
-fn wrong(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow!("cannot draw: {error}")
-}
-
 /// 1 µs rather than 1000.
 fn time(ns: &f64) -> String {
     match *ns {
@@ -126,10 +95,6 @@ fn time(ns: &f64) -> String {
         ns if ns >= 1e3 => format!("{} µs", short(ns / 1e3)),
         ns => format!("{} ns", short(ns)),
     }
-}
-
-fn short(value: f64) -> String {
-    if value >= 10.0 { format!("{value:.0}") } else { format!("{:.1}", value).replace(".0", "") }
 }
 
 /// The scale of quantiles: as many nines as a tail has, 0 to 4.
@@ -170,45 +135,6 @@ fn distribution(title: &str, lines: &[(String, Histogram<u64>)]) -> Result<Strin
         }
         legend(&mut chart)
     })
-}
-
-type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
-
-fn add_line<'a, 'b, X, Y>(
-    chart: &mut Chart<'a, 'b, X, Y>,
-    place: usize,
-    label: &str,
-    points: Vec<(f64, f64)>,
-) -> Result<()>
-where
-    X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
-    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
-{
-    let colour = COLOURS[place % COLOURS.len()];
-    let style = colour.stroke_width(2);
-    chart
-        .draw_series(points.iter().map(|at| Circle::new(*at, 2, colour.filled())))
-        .map_err(wrong)?;
-    chart
-        .draw_series(LineSeries::new(points, style))
-        .map_err(wrong)?
-        .label(label)
-        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-    Ok(())
-}
-
-fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
-where
-    X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
-    Y: plotters::coord::ranged1d::Ranged<ValueType = f64>,
-{
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleRight)
-        .background_style(WHITE.mix(0.85))
-        .label_font(("sans-serif", 13))
-        .draw()
-        .map_err(wrong)
 }
 
 /// Medians over what is on the x axis.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use baton_testbed::columns::aligned;
 use baton_testbed::stats::jain;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::NONE;
 use crate::scenario::Scenario;
@@ -16,7 +16,7 @@ use crate::sim::Sim;
 use crate::trace::Trace;
 
 /// Latencies, ns.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lateness {
     pub count: u64,
     pub mean: f64,
@@ -28,7 +28,7 @@ pub struct Lateness {
 }
 
 /// One VM, since the warm-up.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmOutcome {
     pub vcpus: u32,
     /// Units of its workload a second.
@@ -49,7 +49,7 @@ pub struct VmOutcome {
     pub lateness: Option<Lateness>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub scheduler: String,
     pub pcpus: usize,

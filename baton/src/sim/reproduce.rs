@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `baton sim reproduce`: the seeds' tables and claims.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use baton_sim::reproduce::{reproduce, verdict};
+use baton_testbed::columns::aligned;
+use clap::Args;
+use serde_json::json;
+
+use super::{Jobs, show};
+use crate::files::{replace, writable};
+
+#[derive(Args)]
+pub struct Reproduce {
+    #[command(flatten)]
+    jobs: Jobs,
+    /// Write all rows to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub fn reproduce_all(options: &Reproduce) -> Result<()> {
+    if let Some(file) = &options.json {
+        writable(file)?;
+    }
+    let jobs = options.jobs.number();
+    let rows = reproduce(jobs, |part| {
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{part}");
+        }
+    })?;
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    let mut table = vec![
+        ["claim", "seed", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
+            .map(String::from)
+            .to_vec(),
+    ];
+    let percent = |value: f64| format!("{:+.1} %", value * 100.0);
+    let tick = |fine: bool| if fine { "yes" } else { "no" }.to_string();
+    for row in &rows {
+        table.push(vec![
+            row.claim.clone(),
+            row.seed.into(),
+            row.theirs.map_or("–".into(), percent),
+            percent(row.ours),
+            row.ratio.map_or("–".into(), |ratio| format!("{ratio:.2}")),
+            tick(row.sign_ok),
+            tick(row.rank_ok),
+            row.within_1_5.map_or("–".into(), tick),
+            if row.emergent { "" } else { "input" }.into(),
+        ]);
+    }
+    show(&aligned(&table, false));
+    let (emergent, agree, near) = verdict(&rows);
+    let mut text = format!(
+        "\nOf {emergent} rows that come out of the interplay {agree} agree in sign and rank, {near} are \
+         within a factor of 1.5.\n"
+    );
+    for row in rows.iter().filter(|row| !row.note.is_empty()) {
+        text += &format!("{}: {}\n", row.claim, row.note);
+    }
+    show(&text);
+    if let Some(file) = &options.json {
+        replace(file, &format!("{:#}\n", json!(rows)))?;
+    }
+    Ok(())
+}
