@@ -123,6 +123,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
                 }
                 3 => format!("vm-ends = {}", dice.below(vms)),
                 4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
+                5 => format!("vm = {}\nweight = {}", dice.below(vms), 20 + dice.below(400)),
                 _ => {
                     let cpus: Vec<String> =
                         (0..1 + dice.below(3)).map(|_| dice.below(pcpus).to_string()).collect();

@@ -228,6 +228,8 @@ pub trait Scheduler {
     fn vcpu_loaded(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     fn vcpu_spins(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    /// The `cpu.weight` of a VM's cgroup changes.
+    fn weight_changes(&mut self, _m: &mut Machine, _vm: u32, _weight: u32) {}
     /// Its clock jumps, by so many ns.
     fn clock_jumps(&mut self, _ns: i64) {}
     fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}

@@ -148,6 +148,9 @@ pub struct FaultSpec {
     pub offline: Option<u32>,
     pub online: Option<u32>,
     pub vm_ends: Option<u32>,
+    /// A VM, and what its cgroup weighs from then on.
+    pub vm: Option<u32>,
+    pub weight: Option<u32>,
     /// The scheduler's clock (`scx_bpf_now()`) jumps by so much, forth or back.
     pub clock_jump_us: Option<i64>,
     /// A thread's number (vCPUs first), and where it may run from then on.
@@ -542,19 +545,26 @@ impl Scenario {
             ensure!(cpu < cpus, "fault: there is no pCPU {cpu}; there are {cpus}");
             Ok(cpu)
         };
-        let fault = match (spec.offline, spec.online, spec.vm_ends, spec.task, spec.clock_jump_us) {
-            (Some(at), None, None, None, None) => Fault::Offline(cpu(at)?),
-            (None, Some(at), None, None, None) => Fault::Online(cpu(at)?),
-            (None, None, None, None, Some(us)) => {
+        let vm = |vm: u32| -> Result<u32> {
+            ensure!((vm as usize) < vms, "fault: there is no VM {vm}; there are {vms}");
+            Ok(vm)
+        };
+        let f = spec;
+        let fault = match (f.offline, f.online, f.vm_ends, f.vm, f.task, f.clock_jump_us) {
+            (Some(at), None, None, None, None, None) => Fault::Offline(cpu(at)?),
+            (None, Some(at), None, None, None, None) => Fault::Online(cpu(at)?),
+            (None, None, None, None, None, Some(us)) => {
                 let day = 86_400_000_000;
                 ensure!((-day..=day).contains(&us), "fault: a clock jumps by a day at most");
                 Fault::ClockJumps(us * 1000)
             }
-            (None, None, Some(vm), None, None) => {
-                ensure!((vm as usize) < vms, "fault: there is no VM {vm}; there are {vms}");
-                Fault::VmEnds(vm)
+            (None, None, Some(at), None, None, None) => Fault::VmEnds(vm(at)?),
+            (None, None, None, Some(at), None, None) => {
+                let weight = f.weight.context("fault: vm needs a weight")?;
+                ensure!((1..=10_000).contains(&weight), "weight must be from 1 to 10,000");
+                Fault::Weight(vm(at)?, weight)
             }
-            (None, None, None, Some(task), None) => {
+            (None, None, None, None, Some(task), None) => {
                 let n = machine.tasks.len();
                 ensure!((task as usize) < n, "fault: there is no thread {task}; there are {n}");
                 ensure!(!spec.cpus.is_empty(), "fault: cpus is empty");
@@ -565,7 +575,8 @@ impl Scenario {
                 Fault::Affinity(task, set)
             }
             _ => bail!(
-                "a fault is one of offline, online, vm-ends, clock-jump-us, and task with cpus"
+                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, and task \
+                 with cpus"
             ),
         };
         Ok(((spec.at_ms * 1e6) as Ns, fault))

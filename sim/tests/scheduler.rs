@@ -100,6 +100,48 @@ fn a_kfunc_that_the_kernel_forbids_there_is_named_with_its_callback() {
     assert!(why.contains("scx_bpf_dsq_insert may not be called from yield()"), "{why}");
 }
 
+/// One of the schedulers beside this file, which say themselves what they found.
+fn says(scheduler: &str, rest: &str) -> String {
+    let file = format!("{}/tests/{scheduler}.bpf.c", env!("CARGO_MANIFEST_DIR"));
+    error(&format!("scheduler = \"{file}\"\nseconds = 3.0\n{rest}"))
+}
+
+/// ops.dequeue() comes once for each task that leaves the scheduler's queue, affinities changed or not.
+#[test]
+fn custody_ends_with_dequeue() {
+    let faults: String = (1..200)
+        .map(|n| format!("[[fault]]\nat-ms = {n}\ntask = {}\ncpus = [{}]\n", n % 16, n % 7))
+        .collect();
+    let vms = "machine = \"xeon-8\"\n[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"hackbench\"\n";
+    let why = says("custody", &format!("{vms}{faults}"));
+    assert!(why.contains("a thousand have left"), "{why}");
+}
+
+#[test]
+fn the_watchdog_finds_a_stall() {
+    let why = says("stalls", "machine = \"xeon-8\"\n[[vm]]\nvcpus = 2\nworkload = \"compute\"");
+    assert!(why.contains("runnable task stall (task 0 failed to run for 0."), "{why}");
+}
+
+#[test]
+fn idle_cores_are_whole() {
+    let vms = "[[vm]]\nvcpus = 5\nworkload = \"timer\"\ntasks = 5\n[[vm]]\nvcpus = 4\nworkload = \"hackbench\"";
+    let why = says("cores", &format!("machine = \"cascade-lake-96\"\npcpus = 8\n{vms}"));
+    assert!(why.contains("a thousand found"), "{why}");
+}
+
+/// A VM whose cgroup weighs more from the middle on gets more from then on.
+#[test]
+fn weights_change_at_run_time() {
+    let text = |fault: &str| {
+        run(&format!("{HEAD}[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"compute\"\n{fault}")).vms[1]
+            .used
+    };
+    let (before, after) = (text(""), text("[[fault]]\nat-ms = 700\nvm = 1\nweight = 300"));
+    // Half a second of a half and half a second of three quarters.
+    assert!((before - 4.0).abs() < 0.3 && (after - 5.0).abs() < 0.4, "{before} {after}");
+}
+
 #[test]
 fn small_schedulers_compile_unchanged() {
     for name in ["fifo", "vtime"] {

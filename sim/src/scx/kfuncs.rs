@@ -132,6 +132,13 @@ impl Inner {
         Some(unsafe { (*p).pid as u32 - 1 })
     }
 
+    /// It leaves the scheduler's custody: ops.dequeue() hears of it (`task_leave_custody()`).
+    fn leaves_custody(&mut self, task: u32) {
+        if std::mem::take(&mut self.entry(task).custody) {
+            self.left.push((task, 0));
+        }
+    }
+
     /// `dispatch_enqueue()`.
     pub fn put(&mut self, m: &mut Machine, task: u32, dsq: u64, flags: u64) {
         let own = m.task(task).cpu;
@@ -155,6 +162,11 @@ impl Inner {
                 }
             }
             self.waits_on(task, own);
+            if dsq == GLOBAL {
+                self.leaves_custody(task);
+            } else {
+                self.entry(task).custody = true;
+            }
             let now = self.seq;
             let entry = self.entry(task);
             entry.seq = seq;
@@ -196,6 +208,7 @@ impl Inner {
         m.tasks[task as usize].cpu = cpu;
         self.entry(task).p.cpu = cpu as i32;
         self.waits_on(task, cpu);
+        self.leaves_custody(task);
         self.entry(task).at = At::Local(cpu);
         let queue = &mut self.local[cpu as usize];
         if head {
@@ -285,15 +298,13 @@ impl Inner {
         task: u32,
         prev: u32,
         mask: Option<&CpuMask>,
+        flags: u64,
     ) -> (u32, bool) {
         let allowed = &m.task(task).allowed;
         let masked =
             |cpu: u32| mask.is_none_or(|mask| mask.bits[cpu as usize / 64] >> (cpu % 64) & 1 == 1);
         let idle = |cpu: u32| self.idle.contains(cpu) && allowed.contains(cpu) && masked(cpu);
-        let core = |cpu: u32| {
-            let sibling = m.cpus[cpu as usize].sibling;
-            sibling == NONE || self.idle.contains(sibling)
-        };
+        let core = |cpu: u32| self.idle_core(m, cpu);
         let smt = m.cpus[prev as usize].sibling != NONE;
         let llc = m.cpus[prev as usize].llc;
         let near = |cpu: &u32| m.cpus[*cpu as usize].llc == llc;
@@ -308,10 +319,13 @@ impl Inner {
                     found = found.or_else(|| self.idle.iter().find(|cpu| idle(*cpu) && core(*cpu)));
                 }
             }
-            found
-                .or_else(|| idle(prev).then_some(prev))
-                .or_else(|| self.idle.iter().find(|cpu| near(cpu) && idle(*cpu)))
-                .or_else(|| self.idle.iter().find(|cpu| idle(*cpu)))
+            let only_cores = smt && flags & PICK_IDLE_CORE != 0;
+            let any = || {
+                (idle(prev).then_some(prev))
+                    .or_else(|| self.idle.iter().find(|cpu| near(cpu) && idle(*cpu)))
+                    .or_else(|| self.idle.iter().find(|cpu| idle(*cpu)))
+            };
+            found.or_else(|| if only_cores { None } else { any() })
         };
         match found {
             Some(cpu) => {
@@ -322,14 +336,25 @@ impl Inner {
         }
     }
 
-    fn pick(&mut self, mask: *const CpuMask, set: fn(&Inner) -> &CpuSet) -> Option<u32> {
+    /// Whether the pCPU's whole core is idle, if the pCPU is.
+    fn idle_core(&self, m: &Machine, cpu: u32) -> bool {
+        let sibling = m.cpus[cpu as usize].sibling;
+        sibling == NONE || self.idle.contains(sibling)
+    }
+
+    /// `pick_idle_cpu_in_node()`: one of an idle core if there is any, and claims it.
+    fn pick(&mut self, mask: *const CpuMask, flags: u64) -> Option<u32> {
         // SAFETY: a task's mask, or one of the scheduler's; as many words as the header says.
         let words = unsafe { &(*mask).bits };
-        let set = set(self);
-        set.0.iter().zip(words).zip(0..).find_map(|((idle, allowed), place)| {
-            let both = idle & allowed;
-            (both != 0).then(|| place * 64 + both.trailing_zeros())
-        })
+        let m = self.m();
+        let allowed = |cpu: &u32| words[*cpu as usize / 64] >> (cpu % 64) & 1 == 1;
+        let idle = || self.idle.iter().filter(allowed);
+        let smt = m.cpus.iter().any(|cpu| cpu.sibling != NONE);
+        let core = if smt { idle().find(|cpu| self.idle_core(m, *cpu)) } else { None };
+        let any = || if smt && flags & PICK_IDLE_CORE != 0 { None } else { idle().next() };
+        let found = core.or_else(any)?;
+        self.idle.remove(found);
+        Some(found)
     }
 }
 
@@ -760,7 +785,7 @@ unsafe extern "C" fn select_cpu_dfl(
     // SAFETY: as above.
     let Some(task) = (unsafe { state.task(p) }) else { return prev };
     let Some(prev) = state.cpu(prev) else { return 0 };
-    let (cpu, found) = state.select(state.m(), task, prev, None);
+    let (cpu, found) = state.select(state.m(), task, prev, None, 0);
     // SAFETY: a variable of the scheduler.
     unsafe { *idle = found };
     cpu as i32
@@ -772,7 +797,7 @@ unsafe extern "C" fn select_cpu_and(
     prev: i32,
     _: u64,
     mask: *const CpuMask,
-    _: u64,
+    flags: u64,
 ) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
@@ -783,22 +808,16 @@ unsafe extern "C" fn select_cpu_and(
     let Some(task) = (unsafe { state.task(p) }) else { return -16 };
     let Some(prev) = state.cpu(prev) else { return -16 };
     // SAFETY: a mask of a task or of the scheduler, or NULL.
-    match state.select(state.m(), task, prev, unsafe { mask.as_ref() }) {
+    match state.select(state.m(), task, prev, unsafe { mask.as_ref() }, flags) {
         (cpu, true) => cpu as i32,
         _ => -16,
     }
 }
 
-unsafe extern "C" fn pick_idle(sim: *mut c_void, allowed: *const CpuMask, _: u64) -> i32 {
+unsafe extern "C" fn pick_idle(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
-    match state.pick(allowed, |state| &state.idle) {
-        Some(cpu) => {
-            state.idle.remove(cpu);
-            cpu as i32
-        }
-        None => -16,
-    }
+    state.pick(allowed, flags).map_or(-16, |cpu| cpu as i32)
 }
 
 unsafe extern "C" fn pick_any(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {

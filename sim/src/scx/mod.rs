@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use self::ffi::*;
 use self::load::Loaded;
 pub use self::load::object;
-use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State};
+use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 
 const LOCAL: u64 = 1 << 63 | 2;
 const GLOBAL: u64 = 1 << 63 | 1;
@@ -32,6 +32,14 @@ const TASK_QUEUED: u32 = 1;
 /// MAX_CPUS of scx_baton/bpf/intf.h.
 const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
+const PICK_IDLE_CORE: u64 = 1;
+const DEQ_SCHED_CHANGE: u64 = 1 << 33;
+
+/// `SCX_WATCHDOG_MAX_TIMEOUT`, also what counts if the scheduler does not say.
+const WATCHDOG_MAX_NS: Ns = 30_000_000_000;
+
+/// In place of the address of a timer: the kernel's watchdog.
+const WATCHDOG: u64 = 0;
 
 const SLICE_DFL: u64 = 20_000_000;
 const SLICE_INF: u64 = u64::MAX;
@@ -71,6 +79,8 @@ struct Entry {
     p: Box<TaskStruct>,
     mask: Box<CpuMask>,
     at: At,
+    /// `SCX_TASK_IN_CUSTODY`: ops.dequeue() must hear when it leaves.
+    custody: bool,
     /// Of its place in a queue, which is ordered by virtual time or not.
     vtime: u64,
     seq: u64,
@@ -125,6 +135,8 @@ struct Inner {
     task_maps: u32,
     cgroup_storage: FxHashMap<(i32, usize), *mut u64>,
     cgroups: Vec<Box<Cgroup>>,
+    /// Tasks that ops.dequeue() must still hear of, with its flags.
+    left: Vec<(u32, u64)>,
     failure: Option<String>,
     timers: Vec<(Ns, u64)>,
     /// When each timer runs out.
@@ -152,6 +164,8 @@ pub struct Scx {
     ahead: i64,
     state: Box<Inner>,
     probes: Probes,
+    /// How long a task may wait for a pCPU.
+    timeout: Ns,
     kvms: Vec<Box<Kvm>>,
     vcpus: Vec<Option<Box<KvmVcpu>>>,
     loaded: Loaded,
@@ -210,6 +224,7 @@ impl Scx {
             task_maps: 0,
             cgroup_storage: FxHashMap::default(),
             cgroups: Vec::new(),
+            left: Vec::new(),
             failure: None,
             timers: Vec::new(),
             armed: FxHashMap::default(),
@@ -241,6 +256,7 @@ impl Scx {
             ahead: 0,
             state,
             probes,
+            timeout: WATCHDOG_MAX_NS,
             kvms: (0..groups.len()).map(|_| Box::new(Kvm { index: 0 })).collect(),
             vcpus: Vec::new(),
             loaded,
@@ -252,6 +268,15 @@ impl Scx {
         if batch > 0 {
             scx.state.most_inserts = batch;
         }
+        // SAFETY: as in `call!`.
+        let timeout = Ns::from(unsafe { (*scx.ops).timeout_ms }) * 1_000_000;
+        if timeout > WATCHDOG_MAX_NS {
+            bail!("the scheduler's timeout_ms is above 30,000");
+        }
+        if timeout > 0 {
+            scx.timeout = timeout;
+        }
+        scx.state.timers.push((scx.timeout / 2, WATCHDOG));
         if let Some(error) = call!(scx, m, In::Unlocked, 0, init()).filter(|error| *error != 0) {
             bail!("the scheduler's init() failed: {error}");
         }
@@ -287,7 +312,18 @@ impl Scx {
         before
     }
 
+    /// ops.dequeue() hears of those that left the scheduler's custody in a callback as soon as that
+    /// ends; the kernel calls it in between.
     fn leave(&mut self, before: (In, &'static str)) {
+        while let Some((task, flags)) = self.state.left.pop() {
+            let p = self.p(task);
+            (self.state.context, self.state.callback) = (In::Locked, "dequeue");
+            // SAFETY: as in `call!`.
+            if let Some(dequeue) = unsafe { (*self.ops).dequeue } {
+                // SAFETY: as in `call!`.
+                unsafe { dequeue(p, flags) };
+            }
+        }
         (self.state.context, self.state.callback) = before;
         if before.0 == In::Nothing {
             self.state.machine = std::ptr::null_mut();
@@ -320,8 +356,13 @@ impl Scx {
                 self.state.entry(task).direct = Some((GLOBAL, flags));
             }
         }
-        if let Some((dsq, flags)) = self.state.entry(task).direct.take() {
-            self.state.put(m, task, dsq, flags);
+        match self.state.entry(task).direct.take() {
+            Some((dsq, flags)) => {
+                self.state.put(m, task, dsq, flags);
+                let before = self.enter(m, In::Locked, on, "dequeue");
+                self.leave(before);
+            }
+            None => self.state.entry(task).custody |= self.state.entry(task).at == At::Scheduler,
         }
     }
 
@@ -465,6 +506,7 @@ impl Scheduler for Scx {
             p,
             mask,
             at: At::Nowhere,
+            custody: false,
             vtime: 0,
             seq: 0,
             ordered: false,
@@ -506,7 +548,7 @@ impl Scheduler for Scx {
             let cpu = match chosen {
                 Some(cpu) => cpu,
                 None => {
-                    let (cpu, idle) = self.state.select(m, task, prev, None);
+                    let (cpu, idle) = self.state.select(m, task, prev, None, 0);
                     if idle {
                         self.state.entry(task).p.scx.slice = SLICE_DFL;
                         self.state.entry(task).direct = Some((LOCAL, 0));
@@ -631,7 +673,9 @@ impl Scheduler for Scx {
         let waits = m.task(task).state == State::Runnable;
         if waits {
             self.state.take(task);
-            call!(self, m, In::Locked, 0, dequeue(p, 0));
+            if std::mem::take(&mut self.state.entry(task).custody) {
+                call!(self, m, In::Locked, 0, dequeue(p, DEQ_SCHED_CHANGE));
+            }
         }
         call!(self, m, In::Locked, 0, set_cpumask(p, mask));
         let cpu = m.task(task).cpu;
@@ -711,11 +755,19 @@ impl Scheduler for Scx {
         }
     }
 
+    fn weight_changes(&mut self, m: &mut Machine, vm: u32, weight: u32) {
+        let cgroup = &raw mut *self.state.cgroups[vm as usize + 1];
+        call!(self, m, In::Locked, 0, cgroup_set_weight(cgroup, weight));
+    }
+
     fn clock_jumps(&mut self, ns: i64) {
         self.ahead += ns;
     }
 
     fn timer(&mut self, m: &mut Machine, timer: u64) {
+        if timer == WATCHDOG {
+            return self.watchdog(m);
+        }
         if self.state.armed.get(&timer) != Some(&m.now) {
             return;
         }
@@ -755,6 +807,19 @@ impl Scheduler for Scx {
 }
 
 impl Scx {
+    /// `scx_watchdog_workfn()`, twice in the time that a task may wait.
+    fn watchdog(&mut self, m: &Machine) {
+        let waits = |t: &Task| (t.state == State::Runnable).then(|| m.now - t.since);
+        let stalled =
+            (0..).zip(&m.tasks).find(|(_, t)| waits(t).is_some_and(|ns| ns > self.timeout));
+        if let Some((task, t)) = stalled {
+            let waited = (m.now - t.since) as f64 / 1e9;
+            self.state
+                .fail(format!("runnable task stall (task {task} failed to run for {waited:.3}s)"));
+        }
+        self.state.timers.push((m.now + self.timeout / 2, WATCHDOG));
+    }
+
     /// A CPU that it may not use is replaced by one that it may (`select_task_rq()`).
     fn move_to(&mut self, m: &mut Machine, task: u32, cpu: u32) {
         let usable = m.may_run(task, cpu);

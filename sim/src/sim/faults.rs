@@ -43,6 +43,7 @@ impl Sim {
                 }
             }
             Fault::VmEnds(vm) => self.end_vm(vm),
+            Fault::Weight(vm, weight) => self.sched.weight_changes(&mut self.m, vm, weight),
             Fault::ClockJumps(ns) => self.sched.clock_jumps(ns),
         }
     }

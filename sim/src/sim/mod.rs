@@ -124,6 +124,8 @@ pub enum Fault {
     Online(u32),
     Affinity(u32, CpuSet),
     VmEnds(u32),
+    /// The `cpu.weight` of a VM's cgroup.
+    Weight(u32, u32),
     ClockJumps(i64),
 }
 
