@@ -111,6 +111,10 @@ pub struct VmSpec {
     pub workload: Option<String>,
     /// Of the preset; else what the benchmark does by itself.
     pub tasks: Option<u32>,
+    /// What computes takes so many times as long as the preset says: on a CPU that is slower than
+    /// those on which presets were measured.
+    #[serde(default = "one_f64")]
+    pub work_scale: f64,
     /// Instead of a preset.
     #[serde(rename = "task", default)]
     pub programs: Vec<TaskSpec>,
@@ -173,6 +177,9 @@ fn one() -> u64 {
 }
 fn one_u32() -> u32 {
     1
+}
+fn one_f64() -> f64 {
+    1.0
 }
 fn weight() -> u32 {
     100
@@ -596,6 +603,8 @@ impl VmSpec {
             self.tasks.is_none_or(|tasks| (1..=100_000).contains(&tasks)),
             "tasks must be from 1 to 100,000"
         );
+        let scale = self.work_scale.is_finite() && (0.001..=1000.0).contains(&self.work_scale);
+        ensure!(scale, "work-scale is {}; it must be from 0.001 to 1,000", self.work_scale);
         ensure!(
             self.workload.is_some() == self.programs.is_empty(),
             "either workload or [[vm.task]] says what it does"
@@ -605,6 +614,18 @@ impl VmSpec {
 
     pub(crate) fn programs(&self) -> Result<Vec<Program>> {
         let mut programs = self.plain_programs()?;
+        if self.work_scale != 1.0 {
+            let scaled = |op: &Op| match *op {
+                Op::Compute { mean, spread, kernel } => {
+                    let mean = (mean as f64 * self.work_scale) as Ns;
+                    Op::Compute { mean: mean.max(1), spread, kernel }
+                }
+                op => op,
+            };
+            for program in &mut programs {
+                *program = Arc::new(program.iter().map(scaled).collect());
+            }
+        }
         if self.guest.tlb_lock {
             for (task, program) in (0..).zip(&mut programs) {
                 let lock = TLB_LOCKS + task % 8;
@@ -710,7 +731,10 @@ fn balanced(ops: &[Op]) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 3] = [
+pub const SCENARIOS: [(&str, &str); 6] = [
+    ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
+    ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
+    ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),
     ("testbed-bench", include_str!("../scenarios/testbed-bench.toml")),
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
