@@ -20,6 +20,9 @@ enum baton_limits {
 	MAX_CPUS = 1024,
 	MAX_LLCS = 256,
 	MAX_VMS = 1024,
+	/* of a VM, whose IPIs are followed; KVM's largest VMs have 4,096 */
+	MAX_VCPUS = 1024,
+	VCPU_WORDS = MAX_VCPUS / 64,
 	/* what cgroup v2 and the kernel call the weight of an ordinary task */
 	WEIGHT_DFL = 100,
 };
@@ -44,6 +47,14 @@ struct vm_ctx {
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread was decided last */
 	u64 seen_halts; /* HLT exits in that time */
+	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */
+	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
+};
+
+/* One vCPU, by slot and vcpu_id. */
+struct vcpu_ctx {
+	u64 owes[VCPU_WORDS]; /* bitmap: siblings that sent it an IPI since it ran last */
+	s32 pid; /* of its thread */
 };
 
 /* One task; a vCPU while @vm is not NO_VM. */
@@ -62,6 +73,8 @@ struct task_ctx {
 	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
 	s32 waiter; /* pid of the spinner that waits for this vCPU */
 	u32 boosted; /* runs on a slice that a spinner gave away */
+	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
+	u32 spinning; /* in kvm_vcpu_on_spin() */
 };
 
 enum baton_stat {
@@ -72,6 +85,8 @@ enum baton_stat {
 	STAT_MISSED_ASLEEP, /* target waits in no queue of ours */
 	STAT_MISSED_SPENT, /* the slice to donate was used up by yields before */
 	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
+	STAT_REDIRECTED, /* to a better target than KVM's */
+	STAT_REFUSED, /* no policy asked for applies */
 	STAT_PLAIN_YIELDS, /* sched_yield(2) */
 	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */
 	STAT_TURNS, /* turns that VMs have begun */
@@ -84,6 +99,15 @@ enum baton_stat {
 
 struct baton_stats {
 	u64 count[BATON_NR_STATS];
+};
+
+/* Why a vCPU gets a spinner's CPU. */
+enum yield_reason {
+	YIELD_NONE,
+	YIELD_IPI, /* it owes the spinner the handling of an IPI */
+	YIELD_PENDING, /* it owes that to anybody */
+	YIELD_KVM, /* KVM proposes it */
+	NR_YIELD_REASONS,
 };
 
 /* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */

@@ -9,7 +9,12 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "policy.h"
+#include "owing.bpf.h"
 #include "state.bpf.h"
+
+/* arch/x86/include/asm/apicdef.h */
+#define APIC_DM_INIT 0x500
+#define APIC_DM_STARTUP 0x600
 
 char _license[] SEC("license") = "GPL";
 
@@ -31,6 +36,8 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->spread = 0;
 		vm->seen_ns = 0;
 		vm->seen_halts = 0;
+		__builtin_memset(vm->on_cpu, 0, sizeof(vm->on_cpu));
+		__builtin_memset(vm->owing, 0, sizeof(vm->owing));
 		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
 		/* Two VMs may come at once; the larger end must stay. */
 		if (end && *end < slot + 1)
@@ -71,13 +78,16 @@ static u32 vm_find_or_add(u64 kvm)
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 {
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct vcpu_ctx new = {};
 	struct vm_ctx *vm, *old;
 	struct task_ctx *t;
 	u32 slot;
+	u64 key;
 
 	if (!vcpu->wants_to_run)
 		return 0;
-	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	t = bpf_task_storage_get(&tasks, p, 0, 0);
 	if (!t)
 		return 0;
 	old = vm_of(t);
@@ -94,6 +104,10 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	t->vm_gen = vm->gen;
 	t->weight_gen = 0;
 	t->wait_for = 0;
+	t->vcpu_id = vcpu->vcpu_id;
+	new.pid = p->pid;
+	key = vcpu_key(slot, t->vcpu_id);
+	bpf_map_update_elem(&vcpus, &key, &new, BPF_ANY);
 	t->vm = slot;
 	__sync_fetch_and_add(&vm->nr_vcpus, 1);
 	return 0;
@@ -114,7 +128,37 @@ int BPF_PROG(baton_destroy_vm, struct kvm *kvm)
 SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
+	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+
 	stat_add(STAT_SPINS, 1);
+	if (t)
+		t->spinning = true;
+	return 0;
+}
+
+SEC("fexit/kvm_vcpu_on_spin")
+int BPF_PROG(baton_spun, struct kvm_vcpu *me)
+{
+	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+
+	if (t)
+		t->spinning = false;
+	return 0;
+}
+
+/*
+ * KVM delivers an interrupt to vCPU @vcpu_id. If the thread that does so is another vCPU of that
+ * VM, it is an IPI, whether by ICR, hypercall or Hyper-V's ways. Interrupts of devices come
+ * from other threads, timers from the vCPU itself.
+ */
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(baton_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger_mode, u8 vector)
+{
+	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+
+	if (vm && delivery_mode != APIC_DM_INIT && delivery_mode != APIC_DM_STARTUP)
+		owes(vm, t->vm, t->vcpu_id, vcpu_id);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
  */
 #include <scx/common.bpf.h>
 #include "pick.bpf.h"
+#include "yield.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -60,6 +61,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		return;
 	}
 	t->run_vm = t->vm;
+	settle(vm, t, true);
 	c->vm = t->vm;
 	/* A directed yield changes who runs, not why. */
 	if (!t->boosted)
@@ -77,8 +79,10 @@ static void runs_no_more(struct task_ctx *t)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 
-	if (vm)
+	if (vm) {
+		settle(vm, t, false);
 		__sync_fetch_and_sub(&vm->nr_running, 1);
+	}
 	t->run_vm = NO_VM;
 }
 
@@ -153,24 +157,17 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 }
 
 /*
- * KVM, on behalf of a spinning vCPU (@from, which runs here), asks to run @to instead.
- * Both runqueues are locked, so the choice is noted here and made in dispatch().
+ * @to is to run on what @from has left of its slice, which it gives away. Both runqueues are
+ * locked, so the choice is noted here and made in dispatch().
  */
-bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *to)
+static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct task_struct *to,
+		      s32 cpu)
 {
-	struct task_ctx *from_t = task_ctx(from), *to_t;
-	s32 cpu = bpf_get_smp_processor_id();
+	struct task_ctx *to_t = task_ctx(to);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 now = scx_bpf_now(), slice;
 
-	if (!to) {
-		stat_add(STAT_PLAIN_YIELDS, 1);
-		scx_bpf_task_set_slice(from, 0);
-		return true;
-	}
-	stat_add(STAT_YIELDS, 1);
-	to_t = task_ctx(to);
-	if (!from_t || !to_t || !vm_of(to_t) || from_t->vm != to_t->vm) {
+	if (!to_t || !vm_of(to_t) || from_t->vm != to_t->vm) {
 		stat_add(STAT_MISSED_FOREIGN, 1);
 		return false;
 	}
@@ -197,10 +194,49 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	c->boost_vm = to_t->vm;
 	c->boost_slice = slice;
 	c->boost_pid = to->pid;
-	to_t->waiter = from->pid;
-	from_t->wait_for = to->pid;
-	from_t->kept_until = now + KEEP_OUT_NS;
+	/* One that spins has nothing better to do than to wait. */
+	if (from_t->spinning) {
+		to_t->waiter = from->pid;
+		from_t->wait_for = to->pid;
+		from_t->kept_until = now + KEEP_OUT_NS;
+	}
 	return true;
+}
+
+/*
+ * KVM, on behalf of a vCPU that runs here (@from), asks to run @to instead: because @from
+ * spins, or because it has just done something for @to (a lock handed on, an IPI to one that is
+ * preempted). Then it knows best.
+ */
+bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *to)
+{
+	s32 cpu = bpf_get_smp_processor_id(), pid;
+	struct task_ctx *from_t = task_ctx(from);
+	struct task_struct *better;
+	bool yields = false;
+
+	if (!to) {
+		stat_add(STAT_PLAIN_YIELDS, 1);
+		scx_bpf_task_set_slice(from, 0);
+		return true;
+	}
+	stat_add(STAT_YIELDS, 1);
+	if (!from_t) {
+		stat_add(STAT_MISSED_FOREIGN, 1);
+		return false;
+	}
+	pid = from_t->spinning ? choose(from_t, to->pid, cpu) : to->pid;
+	if (pid == to->pid)
+		return hand_over(from, from_t, to, cpu);
+	better = pid ? bpf_task_from_pid(pid) : NULL;
+	if (!better) {
+		stat_add(STAT_REFUSED, 1);
+		return false;
+	}
+	stat_add(STAT_REDIRECTED, 1);
+	yields = hand_over(from, from_t, better, cpu);
+	bpf_task_release(better);
+	return yields;
 }
 
 s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -240,11 +276,16 @@ void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task
 {
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm;
+	u64 key;
 
 	if (!t)
 		return;
 	leave_queue(t);
 	vm = vm_of(t);
+	if (vm) {
+		key = vcpu_key(t->vm, t->vcpu_id);
+		bpf_map_delete_elem(&vcpus, &key);
+	}
 	if (vm && __sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
 		vm_forget(vm);
 }

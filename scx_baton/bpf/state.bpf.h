@@ -31,6 +31,15 @@ struct {
 	__uint(max_entries, MAX_VMS);
 } vm_by_kvm SEC(".maps");
 
+/* vCPUs by slot (upper half) and vcpu_id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct vcpu_ctx);
+	__uint(max_entries, 65536);
+} vcpus SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

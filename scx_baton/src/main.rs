@@ -55,6 +55,14 @@ struct Opts {
     #[clap(long, value_parser = interval)]
     monitor: Option<Duration>,
 
+    /// Whom a spinning vCPU gives its CPU to: the first of these that applies, in this order.
+    ///
+    /// ipi: a sibling that does not run and owes it the handling of an IPI; pending: a
+    /// sibling that owes that to anybody; kvm: the one that KVM proposes. What is not named is
+    /// not done.
+    #[clap(long, value_delimiter = ',', default_value = "ipi,kvm", value_name = "POLICY,…")]
+    yield_policy: Vec<YieldPolicy>,
+
     /// Enable verbose output, including libbpf details.
     #[clap(short = 'v', long)]
     verbose: bool,
@@ -69,6 +77,23 @@ struct Opts {
 
     #[clap(flatten, next_help_heading = "Libbpf Options")]
     libbpf: LibbpfOpts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum YieldPolicy {
+    Ipi,
+    Pending,
+    Kvm,
+}
+
+impl YieldPolicy {
+    fn reason(self) -> yield_reason {
+        match self {
+            YieldPolicy::Ipi => yield_reason_YIELD_IPI,
+            YieldPolicy::Pending => yield_reason_YIELD_PENDING,
+            YieldPolicy::Kvm => yield_reason_YIELD_KVM,
+        }
+    }
 }
 
 /// Seconds from the command line; 0.1 s is the least that is worth printing.
@@ -116,6 +141,13 @@ impl<'a> Scheduler<'a> {
             }
         }
 
+        let mut policy = opts.yield_policy.clone();
+        policy.dedup();
+        rodata.yield_policy.fill(yield_reason_YIELD_NONE);
+        for (place, policy) in rodata.yield_policy.iter_mut().zip(policy) {
+            *place = policy.reason();
+        }
+
         let mut skel = scx_ops_load!(skel, baton_ops, uei)?;
         let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
@@ -128,8 +160,14 @@ impl<'a> Scheduler<'a> {
         match (kvm::is_present(), self.probes.is_some()) {
             (true, false) => {
                 let maps = &self.skel.maps;
-                let shared: [&dyn MapCore; 5] =
-                    [&maps.vms, &maps.vm_slots_end, &maps.vm_by_kvm, &maps.tasks, &maps.stats];
+                let shared: [&dyn MapCore; 6] = [
+                    &maps.vms,
+                    &maps.vm_slots_end,
+                    &maps.vm_by_kvm,
+                    &maps.vcpus,
+                    &maps.tasks,
+                    &maps.stats,
+                ];
                 let by_name = |name: &str| shared.into_iter().find(|m| m.name() == name);
                 self.probes = Some(kvm::Probes::attach(by_name)?);
                 info!("watching KVM");

@@ -37,6 +37,10 @@ pub struct Metrics {
     pub missed_raced: u64,
     #[stat(desc = "Directed yields missed: not a vCPU of the same VM")]
     pub missed_foreign: u64,
+    #[stat(desc = "Directed yields that went to a better target than KVM's")]
+    pub redirected: u64,
+    #[stat(desc = "Directed yields refused: none of --yield-policy applied")]
+    pub refused: u64,
     #[stat(desc = "sched_yield(2) calls")]
     pub plain_yields: u64,
     #[stat(desc = "Turns that VMs began")]
@@ -67,6 +71,8 @@ impl Metrics {
             missed_spent: count(baton_stat_STAT_MISSED_SPENT),
             missed_raced: count(baton_stat_STAT_MISSED_RACED),
             missed_foreign: count(baton_stat_STAT_MISSED_FOREIGN),
+            redirected: count(baton_stat_STAT_REDIRECTED),
+            refused: count(baton_stat_STAT_REFUSED),
             plain_yields: count(baton_stat_STAT_PLAIN_YIELDS),
             turns: count(baton_stat_STAT_TURNS),
             gangs: count(baton_stat_STAT_GANGS),
@@ -90,6 +96,8 @@ impl Metrics {
             missed_spent: self.missed_spent - before.missed_spent,
             missed_raced: self.missed_raced - before.missed_raced,
             missed_foreign: self.missed_foreign - before.missed_foreign,
+            redirected: self.redirected - before.redirected,
+            refused: self.refused - before.refused,
             plain_yields: self.plain_yields - before.plain_yields,
             turns: self.turns - before.turns,
             gangs: self.gangs - before.gangs,
@@ -102,7 +110,7 @@ impl Metrics {
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} missed: running {} asleep {} \
+            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
              host preempts {} | boost {:.1} ms",
             crate::NAME,
@@ -112,6 +120,8 @@ impl Metrics {
             self.spins,
             self.yields,
             self.obeyed,
+            self.redirected,
+            self.refused,
             self.missed_running,
             self.missed_asleep,
             self.missed_spent,

@@ -73,6 +73,8 @@ pub struct Scenario {
     pub pcpus: Option<u32>,
     #[serde(default = "eevdf")]
     pub scheduler: String,
+    /// Of scx_baton: as its option --yield-policy.
+    pub yield_policy: Option<Vec<String>>,
     #[serde(default = "two")]
     pub seconds: f64,
     /// Before that, not measured.
@@ -522,7 +524,10 @@ impl Scenario {
             "cfs-debooster" => Box::new(Fair::new(Kind::Cfs, true, pcpus as usize)),
             "eevdf" => Box::new(Fair::new(Kind::Eevdf, false, pcpus as usize)),
             "eevdf-debooster" => Box::new(Fair::new(Kind::Eevdf, true, pcpus as usize)),
-            name => Box::new(Scx::new(&scx::object(name)?, &mut machine, &groups, self.seed)?),
+            name => {
+                let (object, policy) = (scx::object(name)?, self.yield_reasons()?);
+                Box::new(Scx::new(&object, &mut machine, &groups, &policy, self.seed)?)
+            }
         };
         let ns = |seconds: f64| (seconds * 1e9) as Ns;
         let setup = Setup {
@@ -539,6 +544,20 @@ impl Scenario {
             starvation_ns: ns(self.starvation_s),
         };
         Ok(Sim::new(setup, scheduler))
+    }
+
+    /// As `enum yield_reason` of scx_baton/bpf/intf.h numbers them.
+    fn yield_reasons(&self) -> Result<Vec<u32>> {
+        const NAMES: [&str; 3] = ["ipi", "pending", "kvm"];
+        let Some(policies) = &self.yield_policy else { return Ok(Vec::new()) };
+        let mut reasons = vec![0; NAMES.len() + 1];
+        for (slot, word) in reasons.iter_mut().zip(policies) {
+            let place = NAMES.iter().position(|name| name == word).with_context(|| {
+                format!("yield-policy: there is no \"{word}\"; there are {}", NAMES.join(", "))
+            })?;
+            *slot = place as u32 + 1;
+        }
+        Ok(reasons)
     }
 
     fn fault(&self, spec: &FaultSpec, machine: &Machine, vms: usize) -> Result<(Ns, Fault)> {

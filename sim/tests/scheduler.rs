@@ -90,6 +90,35 @@ fn shares_follow_the_weights_when_the_host_is_crowded() {
     assert!((outcome.vms[3].used - 0.5).abs() < 0.05, "{}", outcome.table());
 }
 
+/// A VM of more vCPUs than the host has pCPUs cannot run as a gang. KVM proposes vCPUs that were preempted
+/// in the kernel; the spinner waits for one that was preempted in user mode and owes it an answer.
+#[test]
+fn a_spinner_yields_to_the_one_that_owes_it_an_answer() {
+    let text = |policy: &str| {
+        format!(
+            "{HEAD}pcpus = 4\nyield-policy = [{policy}]\n[kvm]\non-spin = \"kernel\"\n\
+             [[vm]]\nvcpus = 16\nworkload = \"pbzip2\""
+        )
+    };
+    let exits = |policy: &str| run(&text(policy)).vms[0].ple_exits_per_s;
+    let (with, without) = (exits("\"ipi\", \"kvm\""), exits("\"kvm\""));
+    assert!(with < 0.1 * without, "{with} and {without}");
+}
+
+/// Seed 001's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
+/// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
+#[test]
+fn a_debt_ends_when_the_ipi_is_taken() {
+    let text = |policy: &str| {
+        format!(
+            "{HEAD}pcpus = 4\nyield-policy = [{policy}]\n[kvm]\non-spin = \"kernel\"\n\
+             [[vm]]\nvcpus = 16\nworkload = \"ebizzy\""
+        )
+    };
+    let (with, without) = (run(&text("\"ipi\", \"kvm\"")), run(&text("\"kvm\"")));
+    assert!(with.rate() > 0.9 * without.rate(), "{} and {}", with.rate(), without.rate());
+}
+
 #[test]
 fn a_kfunc_that_the_kernel_forbids_there_is_named_with_its_callback() {
     let scheduler = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/forbidden.bpf.c");
@@ -190,6 +219,7 @@ fn bad_scenarios_are_refused_in_one_line() {
         (format!("{HEAD}pcpus = 9\n{vm}"), "pcpus is 9"),
         (format!("{HEAD}{}", vm.replace("lock", "lok")), "there is no workload \"lok\""),
         (format!("{HEAD}[kvm]\non-spin = \"some\"\n{vm}"), "kvm:"),
+        (format!("{HEAD}yield-policy = [\"who\"]\n{vm}"), "there is no \"who\""),
         (format!("{}{vm}", HEAD.replace("scx_baton", "scx_bato")), "there is no scheduler"),
         (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"done\"]"), "takes no time"),
         (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compte 1us\"]"), "no step"),

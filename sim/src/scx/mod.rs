@@ -146,12 +146,15 @@ struct Inner {
 
 type LoadFn = unsafe extern "C" fn(*mut KvmVcpu, i32) -> i32;
 type VcpuFn = unsafe extern "C" fn(*mut KvmVcpu) -> i32;
+type AcceptFn = unsafe extern "C" fn(u32, u16, u16, u8) -> i32;
 type VmFn = unsafe extern "C" fn(*mut Kvm) -> i32;
 
 /// Probes into KVM, if the scheduler has any (scx_baton's).
 struct Probes {
     load: Option<LoadFn>,
     spin: Option<VcpuFn>,
+    spun: Option<VcpuFn>,
+    accept: Option<AcceptFn>,
     halt: Option<VcpuFn>,
     destroy: Option<VmFn>,
 }
@@ -167,6 +170,8 @@ pub struct Scx {
     /// How long a task may wait for a pCPU.
     timeout: Ns,
     kvms: Vec<Box<Kvm>>,
+    /// The first vCPU of each VM.
+    first: Vec<u32>,
     vcpus: Vec<Option<Box<KvmVcpu>>>,
     loaded: Loaded,
 }
@@ -192,10 +197,17 @@ macro_rules! call {
 }
 
 impl Scx {
-    /// Loads and initializes a scheduler for this machine.
+    /// Loads and initializes a scheduler for this machine; `yield_policy` is for scx_baton alone, empty:
+    /// what it has by default.
     ///
     /// Errors: it cannot be loaded, or its init() fails.
-    pub fn new(object: &[u8], m: &mut Machine, groups: &[Group], seed: u64) -> Result<Self> {
+    pub fn new(
+        object: &[u8],
+        m: &mut Machine,
+        groups: &[Group],
+        yield_policy: &[u32],
+        seed: u64,
+    ) -> Result<Self> {
         let loaded = Loaded::new(object)?;
         let cpus = m.cpus.len();
         if cpus > CPU_WORDS * 64 {
@@ -238,12 +250,17 @@ impl Scx {
         let probes = Probes {
             load: loaded.symbol("baton_vcpu_load"),
             spin: loaded.symbol("baton_on_spin"),
+            spun: loaded.symbol("baton_spun"),
+            accept: loaded.symbol("baton_accept_irq"),
             halt: loaded.symbol("baton_halt"),
             destroy: loaded.symbol("baton_destroy_vm"),
         };
         let llcs = m.cpus.iter().map(|cpu| cpu.llc).max().unwrap_or(0) + 1;
         // Baton's, whose sizes are known; it refuses more pCPUs itself.
         if probes.load.is_some() {
+            for (place, reason) in yield_policy.iter().enumerate() {
+                loaded.set("yield_policy", place, *reason);
+            }
             loaded.set("nr_llcs", 0, llcs);
             loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
             for (cpu, at) in m.cpus.iter().enumerate().take(BATON_MAX_CPUS) {
@@ -258,6 +275,7 @@ impl Scx {
             probes,
             timeout: WATCHDOG_MAX_NS,
             kvms: (0..groups.len()).map(|_| Box::new(Kvm { index: 0 })).collect(),
+            first: vec![NONE; groups.len()],
             vcpus: Vec::new(),
             loaded,
         };
@@ -423,16 +441,16 @@ impl Scx {
             self.vcpus.resize_with(at + 1, || None);
         }
         let vm = m.task(task).vm as usize;
+        let vcpu_id = (task - self.first[vm]) as i32;
         let kvm = &raw mut *self.kvms[vm];
         &raw mut **self.vcpus[at].get_or_insert_with(|| {
-            let vcpu_id = task as i32;
             Box::new(KvmVcpu { kvm, vcpu_id, wants_to_run: true, preempted: false, ready: false })
         })
     }
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 14] = [
+        const NAMES: [&str; 16] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -440,6 +458,8 @@ impl Scx {
             "missed asleep",
             "missed spent",
             "missed raced",
+            "redirected",
+            "refused",
             "plain yields",
             "spins",
             "turns",
@@ -471,6 +491,10 @@ impl Scheduler for Scx {
         let t = m.task(task);
         let mut mask = Box::new(CpuMask { bits: [0; CPU_WORDS] });
         mask.bits[..t.allowed.0.len()].copy_from_slice(&t.allowed.0);
+        if t.vm != NONE {
+            let first = &mut self.first[t.vm as usize];
+            *first = task.min(*first);
+        }
         let group = if t.vm == NONE { 0 } else { t.vm as usize + 1 };
         let name = if t.vm == NONE { format!("host-{task}") } else { format!("CPU {task}/KVM") };
         let mut comm = [0; 16];
@@ -731,6 +755,25 @@ impl Scheduler for Scx {
             let before = self.enter(m, In::Locked, cpu, "fentry/kvm_vcpu_on_spin");
             // SAFETY: as above.
             unsafe { spin(vcpu) };
+            self.leave(before);
+        }
+    }
+
+    fn vcpu_spun(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let vcpu = self.vcpu(m, task);
+        if let Some(spun) = self.probes.spun {
+            let before = self.enter(m, In::Locked, cpu, "fexit/kvm_vcpu_on_spin");
+            // SAFETY: as above.
+            unsafe { spun(vcpu) };
+            self.leave(before);
+        }
+    }
+
+    fn ipi_sent(&mut self, m: &mut Machine, cpu: u32, to: u32) {
+        if let Some(accept) = self.probes.accept {
+            let before = self.enter(m, In::Locked, cpu, "tp_btf/kvm_apic_accept_irq");
+            // SAFETY: plain numbers; a fixed, edge-triggered interrupt.
+            unsafe { accept(to, 0, 0, 0xfd) };
             self.leave(before);
         }
     }

@@ -364,6 +364,7 @@ impl Sim {
             State::Blocked => {
                 // KVM_HC_KICK_CPU
                 self.vcpus[at].exits(self.costs.exit_ns);
+                self.shows_ipi(v, next, "PV kick");
                 self.wake(next);
             }
             State::Runnable if kind == LockKind::PvQueued && kick_yields => {
@@ -423,7 +424,7 @@ impl Sim {
             if c.preempted {
                 preempted = preempted.or(Some(target));
             }
-            self.trace_ipi(v, target, "call IPI");
+            self.shows_ipi(v, target, "call IPI");
             self.deliver(target, Interrupt::Call(v));
         }
         if let Some(target) = preempted.filter(|_| self.vms[vm].features.sched_yield) {
@@ -456,11 +457,19 @@ impl Sim {
             return self.touched.push(target);
         }
         self.send_icr(v, 1);
-        self.trace_ipi(v, target, "reschedule IPI");
+        self.shows_ipi(v, target, "reschedule IPI");
         self.deliver(target, Interrupt::Reschedule);
     }
 
-    fn trace_ipi(&mut self, from: u32, to: u32, name: &str) {
+    /// The scheduler's probe sees an IPI, and so does the trace.
+    fn shows_ipi(&mut self, from: u32, to: u32, name: &str) {
+        let runs = self.m.task(to).state == State::Running;
+        // AVIC delivers it to one that runs without an exit.
+        if !(self.kvm.avic && runs) && self.seen() {
+            let first = self.vms[self.vcpus[from as usize].vm as usize].first;
+            let cpu = self.m.task(from).cpu;
+            self.sched.ipi_sent(&mut self.m, cpu, to - first);
+        }
         let Some(trace) = &mut self.trace else { return };
         match self.m.tasks[to as usize].state {
             State::Running => trace.arrow_now(self.m.now, from, to, name),

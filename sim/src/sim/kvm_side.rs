@@ -77,7 +77,7 @@ impl Sim {
     }
 
     /// Whether the scheduler's probe sees the event that happens now.
-    fn seen(&mut self) -> bool {
+    pub(super) fn seen(&mut self) -> bool {
         let missed = self.kvm.missed_events;
         missed == 0.0 || self.unit() >= missed
     }
@@ -133,6 +133,12 @@ impl Sim {
 
     /// `kvm_vcpu_on_spin()`: whether the spinner gives way.
     fn on_spin(&mut self, cpu: u32, me: u32) -> bool {
+        let yields = self.seek_target(cpu, me);
+        self.sched.vcpu_spun(&mut self.m, cpu, me);
+        yields
+    }
+
+    fn seek_target(&mut self, cpu: u32, me: u32) -> bool {
         let at = me as usize;
         let vm = self.vcpus[at].vm as usize;
         self.counts[vm].ple_exits += 1;

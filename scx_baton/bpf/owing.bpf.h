@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who has been sent an IPI and has not taken it, because it does not run: whose sender may spin
+ * until it does (seed 001). There is no debt of a vCPU that runs, and it ends where one is
+ * started or stopped: an IPI that was taken while running must not boost a vCPU that was
+ * preempted afterwards.
+ */
+#ifndef BATON_OWING_BPF_H
+#define BATON_OWING_BPF_H
+
+#include "state.bpf.h"
+
+/* vCPUs looked at in one decision. */
+#define MAX_OWING 8
+
+/* Any sender. */
+#define ANYBODY (~0U)
+
+static inline u64 vcpu_key(u32 slot, u32 vcpu_id)
+{
+	return (u64)slot << 32 | vcpu_id;
+}
+
+static inline u64 vcpu_bit(u32 vcpu_id)
+{
+	return 1ULL << (vcpu_id % 64);
+}
+
+/* Which word of a VM's bitmaps; masked in any case, out of the compiler's sight, for the verifier.
+ */
+static inline u32 vcpu_word(u32 vcpu_id)
+{
+	u32 word = vcpu_id / 64;
+
+	barrier_var(word);
+	return word & (VCPU_WORDS - 1);
+}
+
+static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
+{
+	return vcpu_id < MAX_VCPUS && words[vcpu_word(vcpu_id)] & vcpu_bit(vcpu_id);
+}
+
+/* The vCPU of @t begins or ends to run: it has taken, or takes, what it was sent. */
+static inline void settle(struct vm_ctx *vm, const struct task_ctx *t, bool runs)
+{
+	u32 id = t->vcpu_id, i;
+	struct vcpu_ctx *v;
+	u64 key;
+
+	if (id >= MAX_VCPUS)
+		return;
+	if (runs)
+		__sync_fetch_and_or(&vm->on_cpu[vcpu_word(id)], vcpu_bit(id));
+	else
+		__sync_fetch_and_and(&vm->on_cpu[vcpu_word(id)], ~vcpu_bit(id));
+	if (!vm_has_bit(vm->owing, id))
+		return;
+	__sync_fetch_and_and(&vm->owing[vcpu_word(id)], ~vcpu_bit(id));
+	key = vcpu_key(t->run_vm, id);
+	v = bpf_map_lookup_elem(&vcpus, &key);
+	if (!v)
+		return;
+	for (i = 0; i < VCPU_WORDS; i++)
+		v->owes[i] = 0;
+}
+
+/* vCPU @from sends an IPI to @to. */
+static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
+{
+	u64 key = vcpu_key(slot, to);
+	struct vcpu_ctx *v;
+
+	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS || vm_has_bit(vm->on_cpu, to))
+		return;
+	v = bpf_map_lookup_elem(&vcpus, &key);
+	if (!v)
+		return;
+	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
+	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
+}
+
+#endif /* BATON_OWING_BPF_H */
