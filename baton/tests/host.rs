@@ -463,6 +463,32 @@ fn bench_measures_all_that_it_lists() {
     }
 }
 
+/// Four vCPUs on two pCPUs, of which one interrupts the others and waits: those that do not run are
+/// boosted, whether KVM proposes another one or nobody.
+#[test]
+fn who_owes_an_answer_to_an_ipi_is_boosted() {
+    let found = on_host(
+        host(),
+        r#"
+        baton
+        command baton bench call --vcpus 4 --repetitions 1 --samples 300 >/tmp/bench 2>&1 &
+        bench=$!
+        boosted=0
+        for i in 1 2 3 4 5 6; do
+            kill -0 $bench 2>/dev/null || break
+            line=$(stats)
+            count() { echo "$line" | sed "s/.* $1 \([0-9]*\).*/\1/"; }
+            boosted=$((boosted + $(count redirected) + $(count unasked)))
+        done
+        wait $bench || lost "the bench's VM: $(tail -1 /tmp/bench)"
+        echo "boosted=$boosted"
+        echo "state=$(state)"
+        "#,
+    );
+    assert!(found.number("boosted") > 20.0, "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+}
+
 #[test]
 fn bench_says_what_went_wrong() {
     let found = on_host(

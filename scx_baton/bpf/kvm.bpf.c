@@ -4,10 +4,7 @@
  * own, because an attached probe pins the kvm module: it comes after kvm, and goes
  * before it.
  */
-#include "vmlinux.h"
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
+#include <scx/common.bpf.h>
 #include "policy.h"
 #include "owing.bpf.h"
 #include "state.bpf.h"
@@ -130,9 +127,15 @@ int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 
+	s32 cpu = bpf_get_smp_processor_id();
+
 	stat_add(STAT_SPINS, 1);
-	if (t)
-		t->spinning = true;
+	if (!t)
+		return 0;
+	t->spinning = true;
+	/* KVM may find nobody to propose; then the pCPU chooses anew without being asked. */
+	if (vm_of(t) && find_owing(t->vm, t->vcpu_id, cpu))
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
 

@@ -6,7 +6,6 @@
  */
 #include <scx/common.bpf.h>
 #include "pick.bpf.h"
-#include "yield.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -191,15 +190,7 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 		c = cpu_ctx(cpu);
 		preempt(cpu, NO_VM);
 	}
-	c->boost_vm = to_t->vm;
-	c->boost_slice = slice;
-	c->boost_pid = to->pid;
-	/* One that spins has nothing better to do than to wait. */
-	if (from_t->spinning) {
-		to_t->waiter = from->pid;
-		from_t->wait_for = to->pid;
-		from_t->kept_until = now + KEEP_OUT_NS;
-	}
+	boost(c, from_t, from->pid, to, to_t, slice, now);
 	return true;
 }
 
@@ -381,7 +372,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 		return -E2BIG;
 	}
 	bpf_for(i, 0, nr_cpu_ids) {
-		err = scx_bpf_create_dsq(i, -1);
+		err = scx_bpf_create_dsq(i, -1) ?: init_boost_timer(i);
 		if (err)
 			return err;
 	}

@@ -6,6 +6,7 @@
 #define BATON_PICK_BPF_H
 
 #include "place.bpf.h"
+#include "yield.bpf.h"
 
 /*
  * VMs tried one after the other, in order, when affinity keeps the first ones off. Beyond
@@ -209,10 +210,37 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 		bpf_iter_scx_dsq_destroy(&it);
 		if (!moved)
 			t->boosted = 0;
+		else if (c->donor)
+			time_boost(cpu);
 	}
 	bpf_task_release(p);
 out:
 	stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
+	return moved;
+}
+
+/* The boosted vCPU has had its time: the spinner that it was taken from goes on, if it still may.
+ */
+static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool moved = false;
+
+	p = bpf_task_from_pid(donor);
+	if (!p)
+		return false;
+	t = task_ctx(p);
+	if (t && t->queued_vm == c->boost_vm && vtime_before(now, c->donates_until)) {
+		if (!bpf_iter_scx_dsq_new(&it, vm_dsq(c->boost_vm), 0) &&
+		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			scx_bpf_dsq_move_set_slice(&it, c->donates_until - now);
+			moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+		}
+		bpf_iter_scx_dsq_destroy(&it);
+	}
+	bpf_task_release(p);
 	return moved;
 }
 
@@ -330,13 +358,20 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	u64 now = scx_bpf_now(), other;
 	bool choice, goes_on, sibling_first, due;
 	struct vm_ctx *vm;
+	s32 donor;
 
 	claimed_by = c->claimed_by;
 	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
 		charge(prev_t, now);
+	if (!c->boost_pid && prev_t && prev_t->spinning)
+		boost_for_spinner(c, prev, prev_t, cpu, now);
 	if (c->boost_pid && dispatch_boosted(c, cpu))
+		return;
+	donor = c->donor;
+	c->donor = 0;
+	if (donor && claimed_by == NO_VM && dispatch_donor(c, donor, cpu, now))
 		return;
 	if (dispatch_starved(cpu, now)) {
 		c->next_due = true;

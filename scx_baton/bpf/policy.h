@@ -61,6 +61,12 @@
 /* A donated slice shorter than this is rounded up: a lock holder needs time to enter. */
 #define BOOST_MIN_NS (1ULL * 1000 * 1000)
 
+/*
+ * What a vCPU gets to take an interrupt that somebody waits for: a few microseconds on hardware,
+ * about 120 in emulation (baton bench: switch, entry, handler).
+ */
+#define BOOST_IPI_NS (250ULL * 1000)
+
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)
 

@@ -8,61 +8,50 @@
 #include "owing.bpf.h"
 #include "place.bpf.h"
 
-/* For a spinner the first that applies; --yield-policy. */
-const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_IPI, YIELD_KVM};
+/* Ends the boost of a vCPU that was to take an interrupt: no tick is that fine. */
+struct boost_timer {
+	struct bpf_timer timer;
+	s32 cpu;
+};
 
-/* The pid of vCPU @id of the VM, if it waits and may run on @cpu, and owes @sender; else 0. */
-static s32 pid_if_owing(u32 slot, u32 id, u32 sender, s32 cpu)
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct boost_timer);
+	__uint(max_entries, MAX_CPUS);
+} boost_timers SEC(".maps");
+
+static int boost_ends(void *map, int *key, struct boost_timer *b)
 {
-	u64 key = vcpu_key(slot, id);
-	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
-	struct task_struct *p;
-	struct task_ctx *t;
-	s32 pid = 0;
-
-	if (!v || (sender != ANYBODY && !vm_has_bit(v->owes, sender)))
-		return 0;
-	p = bpf_task_from_pid(v->pid);
-	if (!p)
-		return 0;
-	t = task_ctx(p);
-	if (t && t->vm == slot && t->queued_vm == slot && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-		pid = p->pid;
-	bpf_task_release(p);
-	return pid;
-}
-
-/*
- * The pid of a vCPU of the VM that owes @sender, or ANYBODY; 0 if there is none. It costs a few
- * instructions a word of 64 vCPUs, and MAX_OWING look-ups at most.
- * Not static: the verifier looks at such a function once.
- */
-__noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
-{
-	struct vm_ctx *vm = vm_slot(slot);
-	u32 w, n, left = MAX_OWING;
-	u64 word;
-	s32 pid;
-
-	if (!vm)
-		return 0;
-	bpf_for(w, 0, VCPU_WORDS) {
-		word = vm->owing[w & (VCPU_WORDS - 1)];
-		bpf_for(n, 0, MAX_OWING) {
-			if (!word || !left)
-				break;
-			left--;
-			pid = pid_if_owing(slot, w * 64 + __builtin_ctzll(word), sender, cpu);
-			if (pid)
-				return pid;
-			word &= word - 1;
-		}
-	}
+	if (cpu_ctx(b->cpu)->donor)
+		scx_bpf_kick_cpu(b->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
 
-/* Whom the spinning vCPU of @t waits for, when KVM proposes @proposed; 0: for nobody that we know.
- */
+static s32 init_boost_timer(s32 cpu)
+{
+	struct boost_timer *b = bpf_map_lookup_elem(&boost_timers, &cpu);
+	s32 err;
+
+	if (!b)
+		return -ENOENT;
+	b->cpu = cpu;
+	err = bpf_timer_init(&b->timer, &boost_timers, CLOCK_MONOTONIC);
+	return err ?: bpf_timer_set_callback(&b->timer, boost_ends);
+}
+
+static void time_boost(s32 cpu)
+{
+	struct boost_timer *b = bpf_map_lookup_elem(&boost_timers, &cpu);
+
+	if (b)
+		bpf_timer_start(&b->timer, BOOST_IPI_NS, 0);
+}
+
+/* For a spinner the first that applies; --yield-policy. */
+const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_IPI, YIELD_KVM};
+
+/* Whom the spinning vCPU of @t waits for, if KVM proposes @proposed; 0: nobody that we know. */
 static s32 choose(const struct task_ctx *t, s32 proposed, s32 cpu)
 {
 	s32 pid = 0;
@@ -86,6 +75,54 @@ static s32 choose(const struct task_ctx *t, s32 proposed, s32 cpu)
 			break;
 	}
 	return pid;
+}
+
+/*
+ * Run @to on @c next, on a part of the @slice that @from, with the pid @from_pid, gives away. The
+ * choice is carried out in dispatch().
+ */
+static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from_pid, struct task_struct *to,
+		  struct task_ctx *to_t, u64 slice, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(to_t->vm);
+
+	c->boost_vm = to_t->vm;
+	c->boost_slice = slice;
+	c->boost_pid = to->pid;
+	/* One that spins has nothing better to do than to wait. */
+	if (!from_t->spinning)
+		return;
+	/* Whoever holds a lock may be about to take the next one, and keeps the slice. */
+	if (vm && vm_has_bit(vm->owing, to_t->vcpu_id))
+		c->donor = from_pid;
+	to_t->waiter = from_pid;
+	from_t->wait_for = to->pid;
+	from_t->kept_until = now + KEEP_OUT_NS;
+}
+
+/*
+ * @prev spins, and KVM has proposed nobody: it looks at vCPUs alone that were preempted in the
+ * guest's kernel. Who owes it the handling of an IPI may have been preempted in user mode.
+ */
+static void boost_for_spinner(struct cpu_ctx *c, struct task_struct *prev, struct task_ctx *prev_t,
+			      s32 cpu, u64 now)
+{
+	s32 pid = choose(prev_t, 0, cpu);
+	u64 slice = donated_slice(c->donates_until - now, now, c->donates_until);
+	struct task_struct *to;
+	struct task_ctx *to_t;
+
+	if (!pid || !slice)
+		return;
+	to = bpf_task_from_pid(pid);
+	if (!to)
+		return;
+	to_t = task_ctx(to);
+	if (to_t) {
+		boost(c, prev_t, prev->pid, to, to_t, slice, now);
+		stat_add(STAT_SPIN_BOOSTS, 1);
+	}
+	bpf_task_release(to);
 }
 
 #endif /* BATON_YIELD_BPF_H */

@@ -105,6 +105,25 @@ fn a_spinner_yields_to_the_one_that_owes_it_an_answer() {
     assert!(with < 0.1 * without, "{with} and {without}");
 }
 
+/// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are given the
+/// time that an interrupt takes, and no slice, whether KVM proposes them or not.
+#[test]
+fn calls_to_preempted_vcpus_are_answered_soon() {
+    for mode in ["", " kernel"] {
+        let calls = |scheduler: &str| {
+            let head = HEAD.replace("scx_baton", scheduler);
+            run(&format!(
+                "{head}pcpus = 2\n[kvm]\non-spin = \"kernel\"\n[[vm]]\nvcpus = 4\n\
+                 [[vm.task]]\nprogram = [\"compute 1ms ±20%{mode}\", \"call\", \"done\"]\n\
+                 [[vm.task]]\ncount = 3\nprogram = [\"compute 1ms{mode}\"]"
+            ))
+            .rate()
+        };
+        let (baton, eevdf) = (calls("scx_baton"), calls("eevdf"));
+        assert!(baton > 0.9 * eevdf, "{mode}: {baton} and {eevdf}");
+    }
+}
+
 /// Seed 001's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
 /// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
 #[test]

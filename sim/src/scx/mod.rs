@@ -450,7 +450,7 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 16] = [
+        const NAMES: [&str; 17] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -459,6 +459,7 @@ impl Scx {
             "missed spent",
             "missed raced",
             "redirected",
+            "spin boosts",
             "refused",
             "plain yields",
             "spins",

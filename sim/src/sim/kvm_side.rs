@@ -27,6 +27,7 @@ impl Sim {
                     return self.schedule(cpu);
                 }
             }
+            Then::Spun => self.sched.vcpu_spun(&mut self.m, cpu, v),
             Then::YieldTo(target) => {
                 let t = self.m.task(target);
                 if t.state == State::Runnable && self.sched.yield_to(&mut self.m, cpu, v, target) {
@@ -133,6 +134,19 @@ impl Sim {
 
     /// `kvm_vcpu_on_spin()`: whether the spinner gives way.
     fn on_spin(&mut self, cpu: u32, me: u32) -> bool {
+        let at = me as usize;
+        self.counts[self.vcpus[at].vm as usize].ple_exits += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.instant(self.m.now, me, "PAUSE-loop exit");
+        }
+        if self.seen() {
+            self.sched.vcpu_spins(&mut self.m, cpu, me);
+        }
+        // The probe may have asked for it.
+        if self.m.cpus[cpu as usize].resched {
+            self.vcpus[at].then = Then::Spun;
+            return true;
+        }
         let yields = self.seek_target(cpu, me);
         self.sched.vcpu_spun(&mut self.m, cpu, me);
         yields
@@ -141,13 +155,6 @@ impl Sim {
     fn seek_target(&mut self, cpu: u32, me: u32) -> bool {
         let at = me as usize;
         let vm = self.vcpus[at].vm as usize;
-        self.counts[vm].ple_exits += 1;
-        if let Some(trace) = &mut self.trace {
-            trace.instant(self.m.now, me, "PAUSE-loop exit");
-        }
-        if self.seen() {
-            self.sched.vcpu_spins(&mut self.m, cpu, me);
-        }
         let kvm = &self.kvm;
         let policy = kvm.on_spin;
         {

@@ -35,6 +35,8 @@ enum Then {
     Halt,
     PollEnds,
     OnSpin,
+    /// The rest of `kvm_vcpu_on_spin()`, in which it was preempted.
+    Spun,
     YieldTo(u32),
     Die,
 }
