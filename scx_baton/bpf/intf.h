@@ -106,9 +106,9 @@ struct baton_stats {
 enum yield_reason {
 	YIELD_NONE,
 	YIELD_IPI, /* it owes the spinner the handling of an IPI */
-	YIELD_PENDING, /* it owes that to anybody */
 	YIELD_KVM, /* KVM proposes it */
-	NR_YIELD_REASONS,
+	/* those that can be asked for */
+	NR_YIELD_REASONS = YIELD_KVM,
 };
 
 /* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */

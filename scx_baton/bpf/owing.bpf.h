@@ -13,9 +13,6 @@
 /* vCPUs looked at in one decision. */
 #define MAX_OWING 8
 
-/* Any sender. */
-#define ANYBODY (~0U)
-
 static inline u64 vcpu_key(u32 slot, u32 vcpu_id)
 {
 	return (u64)slot << 32 | vcpu_id;
@@ -89,7 +86,7 @@ static s32 pid_if_owing(u32 slot, u32 id, u32 sender, s32 cpu)
 	struct task_ctx *t;
 	s32 pid = 0;
 
-	if (!v || (sender != ANYBODY && !vm_has_bit(v->owes, sender)))
+	if (!v || !vm_has_bit(v->owes, sender))
 		return 0;
 	p = bpf_task_from_pid(v->pid);
 	if (!p)
@@ -102,7 +99,7 @@ static s32 pid_if_owing(u32 slot, u32 id, u32 sender, s32 cpu)
 }
 
 /*
- * The pid of a vCPU of the VM that owes @sender, or ANYBODY; 0 if there is none. It costs a few
+ * The pid of a vCPU of the VM that owes @sender; 0 if there is none. It costs a few
  * instructions a word of 64 vCPUs, and MAX_OWING look-ups at most.
  * Not static: the verifier looks at such a function once.
  */

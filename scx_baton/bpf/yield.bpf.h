@@ -57,22 +57,11 @@ static s32 choose(const struct task_ctx *t, s32 proposed, s32 cpu)
 	s32 pid = 0;
 	u32 i;
 
-	bpf_for(i, 0, NR_YIELD_REASONS) {
-		switch (yield_policy[i & (NR_YIELD_REASONS - 1)]) {
-		case YIELD_IPI:
+	for (i = 0; i < NR_YIELD_REASONS && !pid; i++) {
+		if (yield_policy[i] == YIELD_IPI)
 			pid = find_owing(t->vm, t->vcpu_id, cpu);
-			break;
-		case YIELD_PENDING:
-			pid = find_owing(t->vm, ANYBODY, cpu);
-			break;
-		case YIELD_KVM:
+		else if (yield_policy[i] == YIELD_KVM)
 			pid = proposed;
-			break;
-		default:
-			return 0;
-		}
-		if (pid)
-			break;
 	}
 	return pid;
 }

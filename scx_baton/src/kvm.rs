@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, MapCore, Object, ObjectBuilder};
+use std::ffi::OsStr;
 use std::path::Path;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm.bpf.o"));
@@ -26,8 +27,14 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Load the probes with `shared`, the scheduler's maps of the same names, and attach.
-    pub fn attach<'m>(shared: impl Fn(&str) -> Option<&'m dyn MapCore>) -> Result<Self> {
+    /// Load the probes with `shared`, the scheduler's maps of the same names, and attach. IPIs can be
+    /// followed on x86 alone: the local APIC's tracepoint tells of them.
+    pub fn attach<'m>(
+        shared: impl Fn(&str) -> Option<&'m dyn MapCore>,
+        follow_ipis: bool,
+    ) -> Result<Self> {
+        let follows = follow_ipis && cfg!(target_arch = "x86_64");
+        let wanted = |program: &OsStr| follows || program != "baton_accept_irq";
         let mut open = ObjectBuilder::default()
             .name("baton_kvm")?
             .open_memory(OBJECT)
@@ -38,11 +45,16 @@ impl Probes {
                 map.reuse_fd(ours.as_fd()).with_context(|| format!("cannot share map {name}"))?;
             }
         }
+        for mut program in open.progs_mut() {
+            let wanted = wanted(program.name());
+            program.set_autoload(wanted);
+        }
         let object = open.load().context(
             "cannot load the KVM probes; does the kernel have CONFIG_DEBUG_INFO_BTF_MODULES=y?",
         )?;
         let links = object
             .progs_mut()
+            .filter(|p| wanted(p.name()))
             .map(|p| {
                 let name = p.name().to_string_lossy().into_owned();
                 p.attach().map_err(|e| anyhow!("cannot attach KVM probe {name}: {e}"))

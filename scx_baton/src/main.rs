@@ -57,9 +57,8 @@ struct Opts {
 
     /// Whom a spinning vCPU gives its CPU to: the first of these that applies, in this order.
     ///
-    /// ipi: a sibling that does not run and owes it the handling of an IPI; pending: a
-    /// sibling that owes that to anybody; kvm: the one that KVM proposes. What is not named is
-    /// not done.
+    /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
+    /// KVM proposes. What is not named is not done.
     #[clap(long, value_delimiter = ',', default_value = "ipi,kvm", value_name = "POLICY,…")]
     yield_policy: Vec<YieldPolicy>,
 
@@ -82,7 +81,6 @@ struct Opts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum YieldPolicy {
     Ipi,
-    Pending,
     Kvm,
 }
 
@@ -90,7 +88,6 @@ impl YieldPolicy {
     fn reason(self) -> yield_reason {
         match self {
             YieldPolicy::Ipi => yield_reason_YIELD_IPI,
-            YieldPolicy::Pending => yield_reason_YIELD_PENDING,
             YieldPolicy::Kvm => yield_reason_YIELD_KVM,
         }
     }
@@ -109,6 +106,7 @@ struct Scheduler<'a> {
     struct_ops: Option<libbpf_rs::Link>,
     probes: Option<kvm::Probes>,
     stats_server: StatsServer<(), Metrics>,
+    follow_ipis: bool,
 }
 
 impl<'a> Scheduler<'a> {
@@ -152,7 +150,8 @@ impl<'a> Scheduler<'a> {
         let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
-        Ok(Self { skel, struct_ops, probes: None, stats_server })
+        let follow_ipis = opts.yield_policy.contains(&YieldPolicy::Ipi);
+        Ok(Self { skel, struct_ops, probes: None, stats_server, follow_ipis })
     }
 
     /// KVM may come after us, and may go.
@@ -169,7 +168,7 @@ impl<'a> Scheduler<'a> {
                     &maps.stats,
                 ];
                 let by_name = |name: &str| shared.into_iter().find(|m| m.name() == name);
-                self.probes = Some(kvm::Probes::attach(by_name)?);
+                self.probes = Some(kvm::Probes::attach(by_name, self.follow_ipis)?);
                 info!("watching KVM");
             }
             (false, true) => {

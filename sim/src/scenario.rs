@@ -548,9 +548,9 @@ impl Scenario {
 
     /// As `enum yield_reason` of scx_baton/bpf/intf.h numbers them.
     fn yield_reasons(&self) -> Result<Vec<u32>> {
-        const NAMES: [&str; 3] = ["ipi", "pending", "kvm"];
+        const NAMES: [&str; 2] = ["ipi", "kvm"];
         let Some(policies) = &self.yield_policy else { return Ok(Vec::new()) };
-        let mut reasons = vec![0; NAMES.len() + 1];
+        let mut reasons = vec![0; NAMES.len()];
         for (slot, word) in reasons.iter_mut().zip(policies) {
             let place = NAMES.iter().position(|name| name == word).with_context(|| {
                 format!("yield-policy: there is no \"{word}\"; there are {}", NAMES.join(", "))
@@ -750,7 +750,9 @@ fn balanced(ops: &[Op]) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 6] = [
+pub const SCENARIOS: [(&str, &str); 8] = [
+    ("crowded", include_str!("../scenarios/crowded.toml")),
+    ("call", include_str!("../scenarios/call.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
     ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
     ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),

@@ -29,6 +29,8 @@ const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const OPS_ENQ_LAST: u64 = 2;
 const TASK_QUEUED: u32 = 1;
+/// Of scx_baton/bpf/intf.h.
+const YIELD_IPI: u32 = 1;
 /// MAX_CPUS of scx_baton/bpf/intf.h.
 const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -247,11 +249,13 @@ impl Scx {
             state.cgroups.push(Box::new(Cgroup { level, index, storage: std::ptr::null_mut() }));
         }
         let shim = Box::new(kfuncs::shim(&mut state, cpus as u32));
+        // As the loader does.
+        let follows_ipis = yield_policy.is_empty() || yield_policy.contains(&YIELD_IPI);
         let probes = Probes {
             load: loaded.symbol("baton_vcpu_load"),
             spin: loaded.symbol("baton_on_spin"),
             spun: loaded.symbol("baton_spun"),
-            accept: loaded.symbol("baton_accept_irq"),
+            accept: loaded.symbol("baton_accept_irq").filter(|_: &AcceptFn| follows_ipis),
             halt: loaded.symbol("baton_halt"),
             destroy: loaded.symbol("baton_destroy_vm"),
         };
