@@ -86,7 +86,6 @@ enum baton_stat {
 	STAT_MISSED_SPENT, /* the slice to donate was used up by yields before */
 	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
 	STAT_REDIRECTED, /* to a better target than KVM's */
-	STAT_SPIN_BOOSTS, /* for a spinner for whom KVM proposed nobody */
 	STAT_REFUSED, /* no policy asked for applies */
 	STAT_PLAIN_YIELDS, /* sched_yield(2) */
 	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */

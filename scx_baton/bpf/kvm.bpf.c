@@ -127,15 +127,9 @@ int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 
-	s32 cpu = bpf_get_smp_processor_id();
-
 	stat_add(STAT_SPINS, 1);
-	if (!t)
-		return 0;
-	t->spinning = true;
-	/* KVM may find nobody to propose; then the pCPU chooses anew without being asked. */
-	if (vm_of(t) && find_owing(t->vm, t->vcpu_id, cpu))
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	if (t)
+		t->spinning = true;
 	return 0;
 }
 
@@ -151,11 +145,10 @@ int BPF_PROG(baton_spun, struct kvm_vcpu *me)
 
 /*
  * KVM delivers an interrupt to vCPU @vcpu_id. If the thread that does so is another vCPU of that
- * VM, it is an IPI, whether by ICR, hypercall or Hyper-V's ways. Interrupts of devices come
- * from other threads, timers from the vCPU itself.
+ * VM, it is an IPI, whether by ICR, hypercall or Hyper-V's ways; or an interrupt of a device
+ * that is emulated in that thread. Others come from other threads, timers from the vCPU itself.
  */
-SEC("tp_btf/kvm_apic_accept_irq")
-int BPF_PROG(baton_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger_mode, u8 vector)
+static int delivers(u32 vcpu_id, u16 delivery_mode)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
@@ -163,6 +156,19 @@ int BPF_PROG(baton_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger_mode,
 	if (vm && delivery_mode != APIC_DM_INIT && delivery_mode != APIC_DM_STARTUP)
 		owes(vm, t->vm, t->vcpu_id, vcpu_id);
 	return 0;
+}
+
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(baton_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger_mode, u8 vector)
+{
+	return delivers(vcpu_id, delivery_mode);
+}
+
+/* AVIC's IPIs to vCPUs that do not run come this way alone (avic_kick_vcpu()). */
+SEC("tp_btf/kvm_apicv_accept_irq")
+int BPF_PROG(baton_apicv_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger_mode, u8 vector)
+{
+	return delivers(vcpu_id, delivery_mode);
 }
 
 /* A HLT, whether KVM polls or the thread sleeps then. */

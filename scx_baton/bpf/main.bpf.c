@@ -91,18 +91,28 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_struct *spinner;
+	u64 turn_start;
+	bool goes_on;
 
 	if (!t)
 		return;
 	leave_queue(t);
 	c->kicked = 0;
 	c->claimed_by = NO_VM;
-	c->since = t->run_at = scx_bpf_now();
-	if (!t->boosted)
+	t->run_at = scx_bpf_now();
+	/* A spinner that goes on is not picked anew. */
+	goes_on = c->resumes == p->pid;
+	c->resumes = 0;
+	if (!goes_on)
+		c->since = t->run_at;
+	if (!t->boosted && !goes_on)
 		c->donates_until = c->since + p->scx.slice;
+	turn_start = c->turn_start;
 	runs_for(p, t, c);
+	if (goes_on)
+		c->turn_start = turn_start;
 	/* A host task comes between, it does not change whose turn this is. */
-	if (t->run_vm && !t->boosted) {
+	if (t->run_vm && !t->boosted && !goes_on) {
 		c->due = c->next_due;
 		c->next_due = false;
 	}
@@ -156,11 +166,11 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 }
 
 /*
- * @to is to run on what @from has left of its slice, which it gives away. Both runqueues are
- * locked, so the choice is noted here and made in dispatch().
+ * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
+ * runqueues are locked, so the choice is noted here and made in dispatch().
  */
 static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct task_struct *to,
-		      s32 cpu)
+		      u32 reason, s32 cpu)
 {
 	struct task_ctx *to_t = task_ctx(to);
 	struct cpu_ctx *c = cpu_ctx(cpu);
@@ -184,13 +194,17 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 		stat_add(STAT_MISSED_SPENT, 1);
 		return true;
 	}
-	/* Not allowed here: where it ran last, at the cost of what runs there. */
-	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
-		cpu = scx_bpf_task_cpu(to);
-		c = cpu_ctx(cpu);
-		preempt(cpu, NO_VM);
+	if (bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
+		boost(c, from_t, from->pid, to, to_t, reason, slice, now);
+		return true;
 	}
-	boost(c, from_t, from->pid, to, to_t, slice, now);
+	/* Not allowed here: where it ran last, at the cost of what runs there. */
+	cpu = scx_bpf_task_cpu(to);
+	c = cpu_ctx(cpu);
+	boost(c, from_t, from->pid, to, to_t, reason, slice, now);
+	/* There the spinner has nothing to go on with. */
+	c->donor = 0;
+	preempt(cpu, NO_VM);
 	return true;
 }
 
@@ -204,7 +218,8 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	s32 cpu = bpf_get_smp_processor_id(), pid;
 	struct task_ctx *from_t = task_ctx(from);
 	struct task_struct *better;
-	bool yields = false;
+	u32 reason = YIELD_NONE;
+	bool yields;
 
 	if (!to) {
 		stat_add(STAT_PLAIN_YIELDS, 1);
@@ -216,16 +231,21 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 		stat_add(STAT_MISSED_FOREIGN, 1);
 		return false;
 	}
-	pid = from_t->spinning ? choose(from_t, to->pid, cpu) : to->pid;
-	if (pid == to->pid)
-		return hand_over(from, from_t, to, cpu);
-	better = pid ? bpf_task_from_pid(pid) : NULL;
-	if (!better) {
-		stat_add(STAT_REFUSED, 1);
-		return false;
+	pid = to->pid;
+	if (from_t->spinning) {
+		reason = choose(from_t, &pid, cpu);
+		if (reason == YIELD_NONE) {
+			stat_add(STAT_REFUSED, 1);
+			return false;
+		}
 	}
+	if (pid == to->pid)
+		return hand_over(from, from_t, to, reason, cpu);
+	better = bpf_task_from_pid(pid);
+	if (!better)
+		return hand_over(from, from_t, to, YIELD_KVM, cpu);
 	stat_add(STAT_REDIRECTED, 1);
-	yields = hand_over(from, from_t, better, cpu);
+	yields = hand_over(from, from_t, better, reason, cpu);
 	bpf_task_release(better);
 	return yields;
 }
@@ -266,6 +286,7 @@ void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
 	struct task_ctx *t = task_ctx(p);
+	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
 	u64 key;
 
@@ -275,7 +296,10 @@ void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task
 	vm = vm_of(t);
 	if (vm) {
 		key = vcpu_key(t->vm, t->vcpu_id);
-		bpf_map_delete_elem(&vcpus, &key);
+		v = bpf_map_lookup_elem(&vcpus, &key);
+		/* Not the entry of a thread that runs the vCPU after this one. */
+		if (v && v->pid == p->pid)
+			bpf_map_delete_elem(&vcpus, &key);
 	}
 	if (vm && __sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
 		vm_forget(vm);

@@ -23,8 +23,7 @@ static inline u64 vcpu_bit(u32 vcpu_id)
 	return 1ULL << (vcpu_id % 64);
 }
 
-/* Which word of a VM's bitmaps; masked in any case, out of the compiler's sight, for the verifier.
- */
+/* Masked where the compiler cannot tell that there is no need: the verifier cannot, either. */
 static inline u32 vcpu_word(u32 vcpu_id)
 {
 	u32 word = vcpu_id / 64;

@@ -237,6 +237,8 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			scx_bpf_dsq_move_set_slice(&it, c->donates_until - now);
 			moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+			if (moved)
+				c->resumes = donor;
 		}
 		bpf_iter_scx_dsq_destroy(&it);
 	}
@@ -356,22 +358,27 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	u64 now = scx_bpf_now(), other;
-	bool choice, goes_on, sibling_first, due;
+	bool choice, goes_on, sibling_first, due, asked;
 	struct vm_ctx *vm;
 	s32 donor;
 
 	claimed_by = c->claimed_by;
+	/* Somebody has asked for this pCPU. */
+	asked = c->kicked || claimed_by != NO_VM;
 	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
 		charge(prev_t, now);
-	if (!c->boost_pid && prev_t && prev_t->spinning)
-		boost_for_spinner(c, prev, prev_t, cpu, now);
-	if (c->boost_pid && dispatch_boosted(c, cpu))
-		return;
+	if (c->boost_pid) {
+		if (dispatch_boosted(c, cpu))
+			return;
+		c->donor = 0;
+		if (prev_t)
+			prev_t->wait_for = 0;
+	}
 	donor = c->donor;
 	c->donor = 0;
-	if (donor && claimed_by == NO_VM && dispatch_donor(c, donor, cpu, now))
+	if (donor && !asked && dispatch_donor(c, donor, cpu, now))
 		return;
 	if (dispatch_starved(cpu, now)) {
 		c->next_due = true;

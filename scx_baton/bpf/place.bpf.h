@@ -22,6 +22,7 @@ struct cpu_ctx {
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
 	s32 donor; /* the spinner that goes on when the boosted vCPU has had its time; 0: none */
+	s32 resumes; /* the same, on its way */
 	u32 due; /* what runs was chosen for being behind, not to fill another VM's turn */
 	u32 next_due; /* the same of what was just dispatched */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every decision of the scheduler, as pure functions over plain records. No maps, no
- * kfuncs, no clock: what they need is passed in, so that the kernel, the unit tests and
- * the simulator call the same code.
+ * Every decision of the scheduler but whom a yield goes to (yield.bpf.h), as pure functions over
+ * plain records. No maps, no kfuncs, no clock: what they need is passed in, so that the kernel, the
+ * unit tests and the simulator call the same code.
  *
  * Virtual time: each VM and each host task has a vtime, the CPU time it used scaled by
  * 100 / weight, on one common axis; who is furthest behind goes first. A VM is one

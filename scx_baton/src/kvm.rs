@@ -34,7 +34,8 @@ impl Probes {
         follow_ipis: bool,
     ) -> Result<Self> {
         let follows = follow_ipis && cfg!(target_arch = "x86_64");
-        let wanted = |program: &OsStr| follows || program != "baton_accept_irq";
+        let of_ipis = |program: &OsStr| program.to_string_lossy().ends_with("accept_irq");
+        let wanted = |program: &OsStr| follows || !of_ipis(program);
         let mut open = ObjectBuilder::default()
             .name("baton_kvm")?
             .open_memory(OBJECT)

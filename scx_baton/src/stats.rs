@@ -39,8 +39,6 @@ pub struct Metrics {
     pub missed_foreign: u64,
     #[stat(desc = "Directed yields that went to a better target than KVM's")]
     pub redirected: u64,
-    #[stat(desc = "vCPUs boosted for a spinner for whom KVM proposed nobody")]
-    pub spin_boosts: u64,
     #[stat(desc = "Directed yields refused: none of --yield-policy applied")]
     pub refused: u64,
     #[stat(desc = "sched_yield(2) calls")]
@@ -74,7 +72,6 @@ impl Metrics {
             missed_raced: count(baton_stat_STAT_MISSED_RACED),
             missed_foreign: count(baton_stat_STAT_MISSED_FOREIGN),
             redirected: count(baton_stat_STAT_REDIRECTED),
-            spin_boosts: count(baton_stat_STAT_SPIN_BOOSTS),
             refused: count(baton_stat_STAT_REFUSED),
             plain_yields: count(baton_stat_STAT_PLAIN_YIELDS),
             turns: count(baton_stat_STAT_TURNS),
@@ -100,7 +97,6 @@ impl Metrics {
             missed_raced: self.missed_raced - before.missed_raced,
             missed_foreign: self.missed_foreign - before.missed_foreign,
             redirected: self.redirected - before.redirected,
-            spin_boosts: self.spin_boosts - before.spin_boosts,
             refused: self.refused - before.refused,
             plain_yields: self.plain_yields - before.plain_yields,
             turns: self.turns - before.turns,
@@ -114,7 +110,7 @@ impl Metrics {
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} unasked {} refused {} missed: running {} asleep {} \
+            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
              host preempts {} | boost {:.1} ms",
             crate::NAME,
@@ -125,7 +121,6 @@ impl Metrics {
             self.yields,
             self.obeyed,
             self.redirected,
-            self.spin_boosts,
             self.refused,
             self.missed_running,
             self.missed_asleep,

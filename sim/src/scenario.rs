@@ -550,13 +550,19 @@ impl Scenario {
     fn yield_reasons(&self) -> Result<Vec<u32>> {
         const NAMES: [&str; 2] = ["ipi", "kvm"];
         let Some(policies) = &self.yield_policy else { return Ok(Vec::new()) };
-        let mut reasons = vec![0; NAMES.len()];
-        for (slot, word) in reasons.iter_mut().zip(policies) {
+        ensure!(!policies.is_empty(), "yield-policy: name one of {}", NAMES.join(", "));
+        let mut reasons = Vec::new();
+        for word in policies {
             let place = NAMES.iter().position(|name| name == word).with_context(|| {
                 format!("yield-policy: there is no \"{word}\"; there are {}", NAMES.join(", "))
             })?;
-            *slot = place as u32 + 1;
+            ensure!(
+                !reasons.contains(&(place as u32 + 1)),
+                "yield-policy: \"{word}\" is there twice"
+            );
+            reasons.push(place as u32 + 1);
         }
+        reasons.resize(NAMES.len(), 0);
         Ok(reasons)
     }
 

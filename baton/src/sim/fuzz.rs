@@ -18,9 +18,10 @@ pub struct Fuzz {
     /// One scenario for each of these numbers, the second one excluded
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds)]
     seeds: (u64, u64),
-    /// Go on from there until so much time has passed
+    /// From the first of them on until so much time has passed, whatever the second is
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
+    /// As a scenario's scheduler
     #[arg(long, value_name = "NAME", default_value = "scx_baton")]
     scheduler: String,
     #[command(flatten)]
@@ -85,7 +86,12 @@ pub fn fuzz_all(options: &Fuzz) -> Result<()> {
     for failure in &failures {
         let file = format!("fuzz-{}.toml", failure.seed);
         replace(file.as_ref(), &failure.scenario)?;
-        show(&format!("seed {}: {}\n  again: baton sim run {file}\n", failure.seed, failure.why));
+        show(&format!(
+            "seed {0}: {1}\n  again: baton sim fuzz --seeds {0}..{2}; smaller: {file}\n",
+            failure.seed,
+            failure.why,
+            failure.seed + 1
+        ));
     }
     if !failures.is_empty() {
         bail!("{} of {done} scenarios broke an invariant", failures.len());

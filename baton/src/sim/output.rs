@@ -22,7 +22,7 @@ pub struct Output {
     /// Write one line for each VM of each simulation to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw the work done
+    /// Draw where the time of each VM's vCPUs goes (run), or the work done (compare, sweep)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -39,8 +39,19 @@ impl Output {
         results: &Results,
         picture: impl FnOnce() -> Result<String>,
     ) -> Result<()> {
+        self.save_as(&all(points, results), points, results, picture)
+    }
+
+    /// The same, with other JSON.
+    pub fn save_as(
+        &self,
+        json: &Value,
+        points: &[Point],
+        results: &Results,
+        picture: impl FnOnce() -> Result<String>,
+    ) -> Result<()> {
         if let Some(file) = &self.json {
-            replace(file, &format!("{:#}\n", all(points, results)))?;
+            replace(file, &format!("{json:#}\n"))?;
         }
         if let Some(file) = &self.csv {
             replace(file, &csv(points, results))?;

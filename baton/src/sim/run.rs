@@ -8,23 +8,15 @@ use baton_sim::outcome::{short, simulate, simulate_traced};
 use clap::Args;
 use serde_json::json;
 
-use super::output::csv;
+use super::output::Output;
 use super::{Named, plot, show};
-use crate::files::{replace, writable};
 
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
     named: Named,
-    /// Write all figures to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write one line for each VM to this file
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Draw where the time of each VM's vCPUs goes
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
     /// Write everything that happens to this file, for ui.perfetto.dev; simulate a short time then
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -32,9 +24,7 @@ pub struct Run {
 
 pub fn run(run: &Run) -> Result<()> {
     let scenario = run.named.scenario()?;
-    for file in [&run.json, &run.csv, &run.svg].into_iter().flatten() {
-        writable(file)?;
-    }
+    run.output.check()?;
     let (outcome, speed) = match &run.trace {
         None => simulate(&scenario)?,
         Some(file) => {
@@ -60,18 +50,10 @@ pub fn run(run: &Run) -> Result<()> {
         speed.peak_rss_mib
     );
     show(&text);
-    if let Some(file) = &run.json {
-        let mut json = json!(outcome);
-        for (key, value) in json!(speed).as_object().into_iter().flatten() {
-            json[key] = value.clone();
-        }
-        replace(file, &format!("{json:#}\n"))?;
+    let mut json = json!(outcome);
+    for (key, value) in json!(speed).as_object().into_iter().flatten() {
+        json[key] = value.clone();
     }
-    if let Some(file) = &run.svg {
-        replace(file, &plot::times(&outcome)?)?;
-    }
-    if let Some(file) = &run.csv {
-        replace(file, &csv(&[Vec::new()], &[Ok(outcome)]))?;
-    }
-    Ok(())
+    let picture = plot::times(&outcome);
+    run.output.save_as(&json, &[Vec::new()], &[Ok(outcome)], || picture)
 }

@@ -454,7 +454,7 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 17] = [
+        const NAMES: [&str; 16] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -463,7 +463,6 @@ impl Scx {
             "missed spent",
             "missed raced",
             "redirected",
-            "spin boosts",
             "refused",
             "plain yields",
             "spins",

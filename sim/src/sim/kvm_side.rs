@@ -27,7 +27,6 @@ impl Sim {
                     return self.schedule(cpu);
                 }
             }
-            Then::Spun => self.sched.vcpu_spun(&mut self.m, cpu, v),
             Then::YieldTo(target) => {
                 let t = self.m.task(target);
                 if t.state == State::Runnable && self.sched.yield_to(&mut self.m, cpu, v, target) {
@@ -141,11 +140,6 @@ impl Sim {
         }
         if self.seen() {
             self.sched.vcpu_spins(&mut self.m, cpu, me);
-        }
-        // The probe may have asked for it.
-        if self.m.cpus[cpu as usize].resched {
-            self.vcpus[at].then = Then::Spun;
-            return true;
         }
         let yields = self.seek_target(cpu, me);
         self.sched.vcpu_spun(&mut self.m, cpu, me);

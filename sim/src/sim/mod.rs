@@ -35,8 +35,6 @@ enum Then {
     Halt,
     PollEnds,
     OnSpin,
-    /// The rest of `kvm_vcpu_on_spin()`, in which it was preempted.
-    Spun,
     YieldTo(u32),
     Die,
 }
