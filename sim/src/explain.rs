@@ -23,6 +23,7 @@ fn time(ns: Ns) -> String {
 ///
 /// Errors: as when it is built.
 pub fn explain(scenario: &Scenario) -> Result<String> {
+    scenario.build()?;
     let host = scenario.host()?;
     let kvm = scenario.kvm(&host)?;
     let mut out = String::new();
@@ -55,7 +56,8 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         let (run, sleep) = (us(noise.run_us), us(noise.sleep_us));
         let _ = writeln!(out, "  Its kernel runs {run} on each pCPU, and sleeps {sleep}.");
     }
-    let _ = writeln!(out, "Scheduler: {}.", scenario.scheduler);
+    let policy = scenario.yield_policy.as_ref().map(|all| format!(", yields: {}", all.join(", ")));
+    let _ = writeln!(out, "Scheduler: {}{}.", scenario.scheduler, policy.unwrap_or_default());
     let ple = if kvm.ple {
         let grow = match kvm.ple_grow {
             1 => "always".into(),
