@@ -157,7 +157,6 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
             }
         })
         .collect();
-
     Outcome {
         scheduler: scenario.scheduler.clone(),
         pcpus: sim.m.cpus.len(),

@@ -511,11 +511,12 @@ impl Scenario {
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }
         }
-        for (cpu, noise) in (0..pcpus).flat_map(|cpu| host.noise.as_ref().map(|noise| (cpu, noise)))
-        {
-            machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
+        if let Some(noise) = &host.noise {
             let ns = |us: f64| (us * 1e3) as Ns;
-            threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
+            for cpu in 0..pcpus {
+                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
+                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
+            }
         }
         let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
         let faults = faults.collect::<Result<Vec<_>>>()?;
@@ -582,6 +583,7 @@ impl Scenario {
             Ok(vm)
         };
         let f = spec;
+        ensure!(f.weight.is_none() || f.vm.is_some(), "fault: weight needs a vm");
         let fault = match (f.offline, f.online, f.vm_ends, f.vm, f.task, f.clock_jump_us) {
             (Some(at), None, None, None, None, None) => Fault::Offline(cpu(at)?),
             (None, Some(at), None, None, None, None) => Fault::Online(cpu(at)?),
@@ -756,13 +758,14 @@ fn balanced(ops: &[Op]) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 8] = [
+pub const SCENARIOS: [(&str, &str); 9] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
     ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
     ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),
-    ("testbed-bench", include_str!("../scenarios/testbed-bench.toml")),
+    ("testbed-barrier", include_str!("../scenarios/testbed-barrier.toml")),
+    ("testbed-lock", include_str!("../scenarios/testbed-lock.toml")),
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
 ];
