@@ -2,7 +2,9 @@
 //! What all pictures (SVG) have in common.
 
 use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Told apart by people with any colour vision (Okabe and Ito).
 pub const COLOURS: [RGBColor; 6] = [
@@ -14,12 +16,15 @@ pub const COLOURS: [RGBColor; 6] = [
     RGBColor(0x56, 0xb4, 0xe9),
 ];
 
-pub const SIZE: (u32, u32) = (860, 480);
+const SIZE: (u32, u32) = (860, 480);
+
+/// Names below a chart would run into each other beyond this many.
+const MOST_NAMES: usize = 24;
 
 /// Draws into memory; what can go wrong there is the drawing alone.
 pub fn draw(
     title: &str,
-    body: impl FnOnce(&DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> Result<()>,
+    body: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<()>,
 ) -> Result<String> {
     let mut svg = String::new();
     {
@@ -78,4 +83,22 @@ where
         .label_font(("sans-serif", 13))
         .draw()
         .map_err(wrong)
+}
+
+/// Below the axis, under each of these points of the chart. Its coordinates are those of the whole
+/// picture, the area's begin below the title. Too many are left out.
+pub fn names_below(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    names: &[((i32, i32), &str)],
+) -> Result<()> {
+    if names.len() > MOST_NAMES {
+        return Ok(());
+    }
+    let above = area.get_pixel_range().1.start;
+    let font = ("sans-serif", 12).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Top));
+    for ((x, y), name) in names {
+        let text = Text::new(name.to_string(), (*x, y - above + 8), font.clone());
+        area.draw(&text).map_err(wrong)?;
+    }
+    Ok(())
 }

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::draw::{COLOURS, add_line, draw, legend, short, wrong};
+use crate::draw::{COLOURS, add_line, draw, legend, names_below, short, wrong};
 use crate::measurements::Gives;
 use crate::report::Report;
 
@@ -226,16 +225,10 @@ fn bars(names: &[&str], rates: &[Shares]) -> Result<String> {
             });
             chart.draw_series(whiskers).map_err(wrong)?;
         }
-        // The chart's coordinates are those of the whole picture, the area's begin below the title.
-        let above = area.get_pixel_range().1.start;
-        let font = ("sans-serif", 12).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Top));
-        let labels = rates.iter().enumerate().map(|(group, (name, _))| {
-            let at = chart.backend_coord(&(group as f64 + 0.5, 0.0));
-            Text::new(name.clone(), (at.0, at.1 - above + 8), font.clone())
-        });
-        for label in labels {
-            area.draw(&label).map_err(wrong)?;
-        }
+        let at = |group: usize| chart.backend_coord(&(group as f64 + 0.5, 0.0));
+        let labels: Vec<((i32, i32), &str)> =
+            rates.iter().enumerate().map(|(group, (name, _))| (at(group), name.as_str())).collect();
+        names_below(area, &labels)?;
         if names.iter().any(|name| !name.is_empty()) { legend(&mut chart) } else { Ok(()) }
     })
 }

@@ -86,11 +86,12 @@ pub fn fuzz_all(options: &Fuzz) -> Result<()> {
     for failure in &failures {
         let file = format!("fuzz-{}.toml", failure.seed);
         replace(file.as_ref(), &failure.scenario)?;
+        let (seed, scheduler) = (failure.seed, &options.scheduler);
         show(&format!(
-            "seed {0}: {1}\n  again: baton sim fuzz --seeds {0}..{2}; smaller: {file}\n",
-            failure.seed,
+            "seed {seed}: {}\n  again: baton sim fuzz --seeds {seed}..{} --scheduler {scheduler}\n  \
+             smaller: {file}\n",
             failure.why,
-            failure.seed + 1
+            seed + 1
         ));
     }
     if !failures.is_empty() {

@@ -2,19 +2,12 @@
 //! Figures of simulations as pictures (SVG).
 
 use anyhow::Result;
-use baton_bench::draw::{self, COLOURS, add_line, draw, legend, wrong};
+use baton_bench::draw::{self, COLOURS, add_line, draw, legend, names_below, wrong};
 use baton_sim::outcome::{Outcome, short};
 use baton_sim::sweep::Point;
-use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::output::Results;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// Labels below a chart would run into each other beyond this many.
-const MOST_LABELS: usize = 24;
 
 /// One bar of each name, with whiskers from the least to the most.
 pub fn bars(title: &str, bars: &[(String, [f64; 3])]) -> Result<String> {
@@ -45,25 +38,10 @@ pub fn bars(title: &str, bars: &[(String, [f64; 3])]) -> Result<String> {
         });
         chart.draw_series(whiskers).map_err(wrong)?;
         let at = |place: usize| chart.backend_coord(&(place as f64 + 0.5, 0.0));
-        let labels: Vec<(i32, i32)> = (0..bars.len()).map(at).collect();
-        names(area, labels.iter().copied().zip(bars.iter().map(|(name, _)| name.as_str())))
+        let labels: Vec<((i32, i32), &str)> =
+            bars.iter().enumerate().map(|(place, (name, _))| (at(place), name.as_str())).collect();
+        names_below(area, &labels)
     })
-}
-
-/// Below the axis. The chart's coordinates are those of the whole picture, the area's begin below the
-/// title.
-fn names<'a>(area: &Area<'_>, labels: impl Iterator<Item = ((i32, i32), &'a str)>) -> Result<()> {
-    let above = area.get_pixel_range().1.start;
-    let font = ("sans-serif", 12).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Top));
-    let labels: Vec<((i32, i32), &str)> = labels.collect();
-    if labels.len() > MOST_LABELS {
-        return Ok(());
-    }
-    for ((x, y), name) in labels {
-        let text = Text::new(name.to_string(), (x, y - above + 8), font.clone());
-        area.draw(&text).map_err(wrong)?;
-    }
-    Ok(())
 }
 
 /// Where the time of each VM's vCPUs goes.
@@ -107,9 +85,10 @@ pub fn times(outcome: &Outcome) -> Result<String> {
             });
         }
         let at = |vm: usize| chart.backend_coord(&(vm as f64 + 0.5, 0.0));
-        let places: Vec<(i32, i32)> = (0..shares.len()).map(at).collect();
         let vms: Vec<String> = (0..shares.len()).map(|vm| format!("VM {vm}")).collect();
-        names(area, places.into_iter().zip(vms.iter().map(String::as_str)))?;
+        let labels: Vec<((i32, i32), &str)> =
+            vms.iter().enumerate().map(|(vm, name)| (at(vm), name.as_str())).collect();
+        names_below(area, &labels)?;
         legend(&mut chart)
     })
 }
