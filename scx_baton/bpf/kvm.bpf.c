@@ -4,7 +4,10 @@
  * own, because an attached probe pins the kvm module: it comes after kvm, and goes
  * before it.
  */
-#include <scx/common.bpf.h>
+#include "vmlinux.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
 #include "policy.h"
 #include "owing.bpf.h"
 #include "state.bpf.h"

@@ -45,9 +45,9 @@ void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
 
 /*
  * @p runs on @c from now on, for its VM or as a host task. A thread can become a vCPU, or one
- * of another VM, while it runs.
+ * of another VM, while it runs. @picked: for a reason of its own, not on a slice given away.
  */
-static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c)
+static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, bool picked)
 {
 	struct vm_ctx *vm = vm_of(t);
 
@@ -63,7 +63,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 	settle(vm, t, true);
 	c->vm = t->vm;
 	/* A directed yield changes who runs, not why. */
-	if (!t->boosted)
+	if (picked)
 		c->turn_start = vm->turn_start;
 	c->runs = RUNS_VCPU;
 	if (vtime_before(vm->vcpu_vnow, t->vtime))
@@ -91,8 +91,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_struct *spinner;
-	u64 turn_start;
-	bool goes_on;
+	bool goes_on, picked;
 
 	if (!t)
 		return;
@@ -102,17 +101,15 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	t->run_at = scx_bpf_now();
 	/* A spinner that goes on is not picked anew. */
 	goes_on = c->resumes == p->pid;
+	picked = !goes_on && !t->boosted;
 	c->resumes = 0;
 	if (!goes_on)
 		c->since = t->run_at;
-	if (!t->boosted && !goes_on)
+	if (picked)
 		c->donates_until = c->since + p->scx.slice;
-	turn_start = c->turn_start;
-	runs_for(p, t, c);
-	if (goes_on)
-		c->turn_start = turn_start;
+	runs_for(p, t, c, picked);
 	/* A host task comes between, it does not change whose turn this is. */
-	if (t->run_vm && !t->boosted && !goes_on) {
+	if (t->run_vm && picked) {
 		c->due = c->next_due;
 		c->next_due = false;
 	}
@@ -140,7 +137,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	charge(t, now);
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
 		runs_no_more(t);
-		runs_for(p, t, c);
+		runs_for(p, t, c, !t->boosted);
 	}
 	if (!t->run_vm || t->boosted)
 		return;
@@ -194,17 +191,17 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 		stat_add(STAT_MISSED_SPENT, 1);
 		return true;
 	}
-	if (bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
-		boost(c, from_t, from->pid, to, to_t, reason, slice, now);
-		return true;
+	/*
+	 * Not allowed here: where it ran last, at the cost of what runs there, and the spinner has
+	 * nothing to go on with.
+	 */
+	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
+		cpu = scx_bpf_task_cpu(to);
+		c = cpu_ctx(cpu);
+		preempt(cpu, NO_VM);
+		reason = reason == YIELD_IPI ? YIELD_KVM : reason;
 	}
-	/* Not allowed here: where it ran last, at the cost of what runs there. */
-	cpu = scx_bpf_task_cpu(to);
-	c = cpu_ctx(cpu);
 	boost(c, from_t, from->pid, to, to_t, reason, slice, now);
-	/* There the spinner has nothing to go on with. */
-	c->donor = 0;
-	preempt(cpu, NO_VM);
 	return true;
 }
 
@@ -242,8 +239,10 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	if (pid == to->pid)
 		return hand_over(from, from_t, to, reason, cpu);
 	better = bpf_task_from_pid(pid);
-	if (!better)
-		return hand_over(from, from_t, to, YIELD_KVM, cpu);
+	if (!better) {
+		stat_add(STAT_MISSED_RACED, 1);
+		return false;
+	}
 	stat_add(STAT_REDIRECTED, 1);
 	yields = hand_over(from, from_t, better, reason, cpu);
 	bpf_task_release(better);

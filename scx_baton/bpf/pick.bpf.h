@@ -183,10 +183,27 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 	return false;
 }
 
+/* Start a vCPU that waits for the VM in @slot on @cpu, if it may run there. */
+static bool start_vcpu(struct task_struct *p, u32 slot, u64 slice, s32 cpu)
+{
+	struct bpf_iter_scx_dsq it;
+	bool moved = false;
+
+	/*
+	 * Its affinity is looked at while the iterator is open: a task that was put back with
+	 * another one since then is refused by the move.
+	 */
+	if (!bpf_iter_scx_dsq_new(&it, vm_dsq(slot), 0) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+		scx_bpf_dsq_move_set_slice(&it, slice);
+		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	return moved;
+}
+
 /* A directed yield named the vCPU to run here, on what the spinner had left. */
 static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 {
-	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool moved = false;
@@ -198,16 +215,7 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm) {
 		t->boosted = 1;
-		/*
-		 * Its affinity is looked at while the iterator is open: a task that was put
-		 * back with another one since then is refused by the move.
-		 */
-		if (!bpf_iter_scx_dsq_new(&it, vm_dsq(c->boost_vm), 0) &&
-		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			scx_bpf_dsq_move_set_slice(&it, c->boost_slice);
-			moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
-		}
-		bpf_iter_scx_dsq_destroy(&it);
+		moved = start_vcpu(p, c->boost_vm, c->boost_slice, cpu);
 		if (!moved)
 			t->boosted = 0;
 		else if (c->donor)
@@ -223,7 +231,6 @@ out:
  */
 static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 {
-	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool moved = false;
@@ -233,14 +240,9 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 		return false;
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm && vtime_before(now, c->donates_until)) {
-		if (!bpf_iter_scx_dsq_new(&it, vm_dsq(c->boost_vm), 0) &&
-		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			scx_bpf_dsq_move_set_slice(&it, c->donates_until - now);
-			moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
-			if (moved)
-				c->resumes = donor;
-		}
-		bpf_iter_scx_dsq_destroy(&it);
+		moved = start_vcpu(p, c->boost_vm, c->donates_until - now, cpu);
+		if (moved)
+			c->resumes = donor;
 	}
 	bpf_task_release(p);
 	return moved;
