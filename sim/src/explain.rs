@@ -74,6 +74,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         HaltPoll::Off => "does not poll at HLT".into(),
         HaltPoll::Fixed(ns) => format!("polls for {} at HLT", time(ns)),
         HaltPoll::Adaptive(ns) => format!("polls for up to {} at HLT", time(ns)),
+        HaltPoll::Clairvoyant(ns) => format!("polls at HLTs that end within {}", time(ns)),
     };
     let _ = writeln!(out, "KVM: {ple}; whom it yields to: {:?}; it {poll}.", kvm.on_spin);
     let with = |has: bool, what: &'static str| if has { what } else { "" };
@@ -117,6 +118,7 @@ fn vm_in_words(vm: &VmSpec) -> Result<String> {
     };
     let uses = [
         ("locks", count(|op| matches!(op, Op::Lock(_)))),
+        ("mutexes", count(|op| matches!(op, Op::Mutex(_)))),
         ("calls of other vCPUs", count(|op| matches!(op, Op::Call | Op::CallOne))),
         ("waits", count(|op| matches!(op, Op::Wait(_) | Op::Barrier { .. }))),
         ("sleeps and requests", count(|op| matches!(op, Op::Sleep { .. } | Op::Io { .. }))),
@@ -132,8 +134,12 @@ fn vm_in_words(vm: &VmSpec) -> Result<String> {
         with(g.kick_yields, ", yield to the kicked"),
         with(g.idle_poll, ", polling when idle"),
     ];
+    let slots = match vm.memslots {
+        0 => String::new(),
+        n => format!(", {n} memory slots"),
+    };
     Ok(format!(
-        "{} VMs of {} vCPUs{}, weight {}: {} tasks, {what}{uses}; {:?} locks{}.",
+        "{} VMs of {} vCPUs{}{slots}, weight {}: {} tasks, {what}{uses}; {:?} locks{}.",
         vm.count,
         vm.vcpus,
         if vm.pin { ", pinned" } else { "" },

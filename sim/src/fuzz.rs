@@ -50,7 +50,8 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
          seconds = {seconds}\nwarmup = 0.05\ncheck-every = {}\n",
         1 + dice.below(64)
     );
-    let polls = ["\"off\"", "{ fixed = 200000 }", "{ adaptive = 200000 }"];
+    let polls =
+        ["\"off\"", "{ fixed = 200000 }", "{ adaptive = 200000 }", "{ clairvoyant = 50000 }"];
     let _ = writeln!(
         out,
         "\n[kvm]\nple = {}\nple-user = {}\non-spin = \"{}\"\nhalt-poll = {}\nposted = {}\nmissed-events = {}",
@@ -70,6 +71,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             "barrier",
             "barrier-pause",
             "lock",
+            "mutex",
             "ebizzy",
             "kernbench",
             "sysbench-oltp",

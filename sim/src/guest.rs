@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::machine::{CpuSet, NONE, Ns};
+use crate::slots::Slots;
 
 /// One step of a task of a guest. Times are CPU time at full speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +20,9 @@ pub enum Op {
     },
     Lock(u32),
     Unlock(u32),
+    /// A lock that may be held asleep: who comes spins while the holder runs, else sleeps.
+    Mutex(u32),
+    Release(u32),
     /// Interrupt all other vCPUs that run a task, and wait for their acknowledgements (TLB
     /// shootdown, call function).
     Call,
@@ -64,6 +68,16 @@ pub struct Lock {
     pub queue: VecDeque<u32>,
 }
 
+/// `kernel/locking/mutex.c`: one waiter spins for it at a time (the first of the OSQ), the others sleep.
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    /// The task that has it, or [`NONE`].
+    pub holder: u32,
+    /// The vCPU that spins for it, or [`NONE`].
+    pub spinner: u32,
+    pub sleepers: VecDeque<u32>,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Semaphore {
     pub count: u64,
@@ -95,6 +109,7 @@ pub struct GuestTask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
     Lock(u32),
+    Mutex(u32),
     Call,
     Barrier { round: u64, pause: bool },
 }
@@ -171,7 +186,10 @@ pub struct Vm {
     pub n: u32,
     pub features: Features,
     pub tasks: Vec<GuestTask>,
+    /// `None`: what an exit costs has the look-ups in it.
+    pub slots: Option<Slots>,
     pub locks: Vec<Lock>,
+    pub mutexes: Vec<Mutex>,
     pub semaphores: Vec<Semaphore>,
     /// Of the barrier: who is there, and the round.
     pub arrived: u32,
@@ -196,6 +214,15 @@ impl Vm {
             self.locks.resize(at + 1, Lock { holder: NONE, queue: VecDeque::new() });
         }
         &mut self.locks[at]
+    }
+
+    pub fn mutex(&mut self, mutex: u32) -> &mut Mutex {
+        let at = mutex as usize;
+        if self.mutexes.len() <= at {
+            let free = Mutex { holder: NONE, spinner: NONE, sleepers: VecDeque::new() };
+            self.mutexes.resize(at + 1, free);
+        }
+        &mut self.mutexes[at]
     }
 
     pub fn semaphore(&mut self, semaphore: u32) -> &mut Semaphore {

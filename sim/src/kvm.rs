@@ -5,6 +5,7 @@
 use serde::Deserialize;
 
 use crate::machine::Ns;
+use crate::slots::Lookup;
 
 /// Who is a candidate in `kvm_vcpu_on_spin()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -55,6 +56,10 @@ pub enum HaltPoll {
     Fixed(Ns),
     /// Up to so long, ns, grown and shrunk by 2 from 10 µs (Linux 4.3 on).
     Adaptive(Ns),
+    /// Knows when the vCPU's own timers and requests end: polls if that is within so long, ns, what a
+    /// sleep costs; else not at all. What others will send it is not known. No KVM does this: it is
+    /// the bound for those that must guess (the optimum of a ski rental).
+    Clairvoyant(Ns),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -72,6 +77,8 @@ pub struct Kvm {
     pub ple_user: bool,
     pub on_spin: OnSpin,
     pub halt_poll: HaltPoll,
+    /// How a memory slot is found, in VMs that say how many they have.
+    pub memslots: Lookup,
     pub icr_fast: bool,
     pub timer_fast: bool,
     pub avic: bool,
@@ -91,6 +98,7 @@ impl Default for Kvm {
             ple_user: false,
             on_spin: OnSpin::PendingInterrupt,
             halt_poll: HaltPoll::Adaptive(200_000),
+            memslots: Lookup::Search,
             icr_fast: true,
             timer_fast: true,
             avic: false,

@@ -15,6 +15,7 @@ pub mod reproduce;
 pub mod scenario;
 mod scx;
 pub mod sim;
+pub mod slots;
 pub mod sweep;
 pub mod trace;
 pub mod workload;

@@ -16,6 +16,7 @@ use crate::kvm::Kvm;
 use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scx::{self, Group, Scx};
 use crate::sim::{Fault, HostThread, Setup, Sim};
+use crate::slots::Slots;
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
@@ -125,6 +126,12 @@ pub struct VmSpec {
     /// vCPU i on pCPU i alone, counted round.
     #[serde(default)]
     pub pin: bool,
+    /// Memory slots, looked up at each exit; 0: the machine's costs have that in them.
+    #[serde(default)]
+    pub memslots: u32,
+    /// The largest so many of them are in use: "2-3 memslots are used extensively" (seed 004).
+    #[serde(default = "three")]
+    pub memslots_used: u32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -179,6 +186,9 @@ fn one() -> u64 {
 }
 fn one_u32() -> u32 {
     1
+}
+fn three() -> u32 {
+    3
 }
 fn one_f64() -> f64 {
     1.0
@@ -296,6 +306,8 @@ fn op(text: &str) -> Result<Op> {
         }
         ["lock", n] => Op::Lock(number(n)?),
         ["unlock", n] => Op::Unlock(number(n)?),
+        ["mutex", n] => Op::Mutex(number(n)?),
+        ["release", n] => Op::Release(number(n)?),
         ["call"] => Op::Call,
         ["call-one"] => Op::CallOne,
         ["barrier"] => Op::Barrier { pause: false },
@@ -308,8 +320,8 @@ fn op(text: &str) -> Result<Op> {
         ["io", mean] => Op::Io { mean: time(mean)? },
         ["done"] => Op::Done,
         _ => bail!(
-            "\"{text}\" is no step; there are compute, lock, unlock, call, call-one, barrier, post, \
-             wait, sleep, io and done"
+            "\"{text}\" is no step; there are compute, lock, unlock, mutex, release, call, call-one, \
+             barrier, post, wait, sleep, io and done"
         ),
     })
 }
@@ -414,6 +426,10 @@ impl Scenario {
             .map_err(|error: toml::de::Error| anyhow!("costs: {}", one_line(&error)))?;
         let share = costs.smt_share;
         ensure!(share.is_finite() && (0.1..=1.0).contains(&share), "smt_share is from 0.1 to 1");
+        for ns in [costs.slot_step_ns, costs.slot_search_ns] {
+            let fine = ns.is_finite() && (0.0..=1e6).contains(&ns);
+            ensure!(fine, "slot_step_ns and slot_search_ns are from 0 to 10^6");
+        }
         Ok(costs)
     }
 
@@ -630,6 +646,9 @@ impl VmSpec {
             self.tasks.is_none_or(|tasks| (1..=100_000).contains(&tasks)),
             "tasks must be from 1 to 100,000"
         );
+        let most = memslots::MAX_SLOTS;
+        ensure!(self.memslots <= most, "memslots must be from 0 to {most}");
+        ensure!(self.memslots_used > 0, "memslots-used must be above 0");
         let scale = self.work_scale.is_finite() && (0.001..=1000.0).contains(&self.work_scale);
         ensure!(scale, "work-scale is {}; it must be from 0.001 to 1,000", self.work_scale);
         ensure!(
@@ -720,7 +739,9 @@ impl VmSpec {
             n: self.vcpus,
             features: self.guest.clone(),
             tasks: tasks.collect(),
+            slots: (self.memslots > 0).then(|| Slots::new(self.memslots, self.memslots_used)),
             locks: Vec::new(),
+            mutexes: Vec::new(),
             semaphores: Vec::new(),
             arrived: 0,
             round: 0,
@@ -734,9 +755,10 @@ impl VmSpec {
     }
 }
 
-/// Locks are held one after the other or one in another, not over a sleep, and not when it begins anew.
+/// Locks are held one after the other or one in another, not over a sleep, and not when it begins anew;
+/// mutexes may be, over sleeps.
 fn balanced(ops: &[Op]) -> Result<()> {
-    let mut held = Vec::new();
+    let (mut held, mut mutexes) = (Vec::new(), Vec::new());
     for op in ops {
         match op {
             Op::Lock(lock) => {
@@ -747,6 +769,16 @@ fn balanced(ops: &[Op]) -> Result<()> {
                 ensure!(held.contains(lock), "unlock {lock} without a lock {lock} before it");
                 held.retain(|other| other != lock);
             }
+            Op::Mutex(mutex) => {
+                ensure!(held.is_empty(), "a program waits while it holds lock {}", held[0]);
+                ensure!(!mutexes.contains(mutex), "mutex {mutex} is taken while it is held");
+                mutexes.push(*mutex);
+            }
+            Op::Release(mutex) => {
+                let holds = mutexes.contains(mutex);
+                ensure!(holds, "release {mutex} without a mutex {mutex} before it");
+                mutexes.retain(|other| other != mutex);
+            }
             Op::Wait(_) | Op::Sleep { .. } | Op::Io { .. } | Op::Barrier { .. } => {
                 ensure!(held.is_empty(), "a program waits while it holds lock {}", held[0]);
             }
@@ -754,6 +786,7 @@ fn balanced(ops: &[Op]) -> Result<()> {
         }
     }
     ensure!(held.is_empty(), "a program ends with lock {} held", held[0]);
+    ensure!(mutexes.is_empty(), "a program ends with mutex {} held", mutexes[0]);
     Ok(())
 }
 

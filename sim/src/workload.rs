@@ -13,11 +13,15 @@ pub type Program = Arc<Vec<Op>>;
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 
-const NAMES: [(&str, &str); 13] = [
+const NAMES: [(&str, &str); 14] = [
     ("compute", "computes, and waits for nobody"),
     ("barrier", "computes 100 µs, then spins at a barrier in user mode, without PAUSE"),
     ("barrier-pause", "the same, with PAUSE"),
     ("lock", "takes a kernel lock for 2 µs of every 8 µs"),
+    (
+        "mutex",
+        "takes a mutex for 20 µs of every 100 µs; who waits spins or sleeps (mmap_lock's writers)",
+    ),
     ("ebizzy", "allocates and frees 512 KiB chunks: a multicast TLB shootdown for each record"),
     ("kernbench", "compiles: processes that fault, fork and exit, with short kernel locks"),
     ("sysbench-oltp", "database clients and servers that hand on to each other, short locks"),
@@ -66,6 +70,16 @@ pub fn preset(name: &str, vcpus: u32, tasks: Option<u32>) -> Option<Vec<Program>
         "lock" => same(
             each,
             vec![compute(6 * US, 0.3), Op::Lock(0), kernel(2 * US, 0.3), Op::Unlock(0), Op::Done],
+        ),
+        "mutex" => same(
+            each,
+            vec![
+                compute(80 * US, 0.3),
+                Op::Mutex(0),
+                kernel(20 * US, 0.3),
+                Op::Release(0),
+                Op::Done,
+            ],
         ),
         "ebizzy" => ebizzy(tasks.unwrap_or(2 * vcpus)),
         "kernbench" => kernbench(tasks.unwrap_or(2 * vcpus)),

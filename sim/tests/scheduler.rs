@@ -245,7 +245,40 @@ fn bad_scenarios_are_refused_in_one_line() {
 }
 
 #[test]
+fn a_mutex_has_one_holder_and_its_waiters_sleep() {
+    let program = "[[vm.task]]\ncount = 4\nprogram = [\"compute 1us\", \"mutex 0\", \"compute 50us kernel\", \
+                   \"release 0\", \"done\"]";
+    let alone = run(&format!("{HEAD}[[vm]]\nvcpus = 4\n{program}"));
+    let rate = alone.vms[0].rate;
+    assert!((15_000.0..=20_000.0).contains(&rate), "{rate} a second, held for 50 µs each");
+    // One spins while the holder runs, the others sleep.
+    assert!(alone.vms[0].used < 3.0, "{} pCPUs", alone.vms[0].used);
+    // On one pCPU nobody spins for a holder that is preempted.
+    let crowded = run(&format!("{}pcpus = 1\n[[vm]]\nvcpus = 4\n{program}", quiet()));
+    assert!(crowded.vms[0].spinning < 0.05, "{} pCPUs spin", crowded.vms[0].spinning);
+}
+
+#[test]
+fn a_walk_over_many_slots_costs_each_exit() {
+    let rate = |memslots: u32, lookup: &str| {
+        let kvm = format!("[kvm]\nhalt-poll = \"off\"\nmemslots = \"{lookup}\"\n");
+        let vm = format!(
+            "[[vm]]\nvcpus = 2\nworkload = \"ipi\"\nmemslots = {memslots}\nmemslots-used = 32764"
+        );
+        run(&format!("{}{kvm}{vm}", quiet())).vms[0].rate
+    };
+    let (few, walk, search) = (rate(8, "linear"), rate(32_764, "linear"), rate(32_764, "search"));
+    assert!(walk < few && search > 0.98 * few, "{few} {walk} {search}");
+}
+
+#[test]
 fn a_deadlock_is_explained() {
+    let why = error(&format!(
+        "{HEAD}[[vm]]\nvcpus = 2\n[[vm.task]]\nprogram = [\"mutex 0\", \"sleep 1ms\", \"mutex 1\", \
+         \"release 1\", \"release 0\"]\n[[vm.task]]\nprogram = [\"mutex 1\", \"sleep 1ms\", \
+         \"mutex 0\", \"release 0\", \"release 1\"]"
+    ));
+    assert!(why.contains("deadlocked") && why.contains("mutex 0, which task 0 has"), "{why}");
     let why = error(&format!(
         "{HEAD}[[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\nprogram = [\"compute 10us\", \"wait 3\"]"
     ));

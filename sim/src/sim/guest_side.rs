@@ -25,6 +25,11 @@ impl Sim {
             }
             if c.exited {
                 c.enters();
+                if let Some(slots) = &self.vms[c.vm as usize].slots {
+                    let (how, random) = (self.kvm.memslots, &mut self.random);
+                    c.work += slots.look_up(how, &self.costs, random, &mut c.gfn, &mut c.slot_hint);
+                    continue;
+                }
             }
             if !c.irqs.is_empty() && !matches!(c.act, Act::Irq(_)) {
                 self.take_interrupt(v);
@@ -40,6 +45,13 @@ impl Sim {
                 Act::Irq(irq) if c.left == 0 => self.interrupt_ends(v, irq),
                 Act::Irq(_) => return Some(c.left),
                 Act::Spin(spin) => {
+                    if let Spin::Mutex(mutex) = spin
+                        && !self.spin_is_over(v, spin)
+                        && !self.holder_runs(v, mutex)
+                    {
+                        self.sleeps_for(v, mutex);
+                        continue;
+                    }
                     if self.spin_is_over(v, spin) {
                         let c = &mut self.vcpus[at];
                         if let Spin::Lock(_) = spin {
@@ -148,9 +160,11 @@ impl Sim {
         let task = &mut self.vms[vm].tasks[c.task as usize];
         task.saved = Some((c.act, c.left));
         task.state = TaskState::Ready;
+        let stops = c.task;
         c.runq.push_back(c.task);
         (c.task, c.act, c.left) = (NONE, Act::Next, 0);
         c.work += self.costs.guest_switch_ns;
+        self.holder_stops(vm, stops);
     }
 
     /// A guest's idle vCPU looks for a task that waits for another vCPU.
@@ -184,6 +198,14 @@ impl Sim {
                     lock.queue.retain(|waiter| *waiter != v);
                 }
                 lock.holder == v
+            }
+            Spin::Mutex(mutex) => {
+                let task = self.vcpus[v as usize].task;
+                let mutex = self.vms[vm].mutex(mutex);
+                if mutex.holder == NONE {
+                    (mutex.holder, mutex.spinner) = (task, NONE);
+                }
+                mutex.holder == task
             }
         }
     }
@@ -245,6 +267,24 @@ impl Sim {
                     return;
                 }
                 Op::Unlock(lock) => self.unlock(v, lock),
+                Op::Mutex(number) => {
+                    let m = self.vms[vm].mutex(number);
+                    if m.holder == NONE {
+                        m.holder = task;
+                        continue;
+                    }
+                    if m.spinner == NONE && self.holder_runs(v, number) {
+                        self.vms[vm].mutex(number).spinner = v;
+                        self.spin(v, Spin::Mutex(number), EVER);
+                        return;
+                    }
+                    self.vms[vm].mutex(number).sleepers.push_back(task);
+                    self.block(v, task);
+                    if self.is_deadlocked(vm) {
+                        return;
+                    }
+                }
+                Op::Release(number) => self.release(v, number),
                 Op::Call | Op::CallOne => {
                     if self.call(v, op == Op::CallOne) {
                         return;
@@ -282,8 +322,7 @@ impl Sim {
                     }
                     s.waiters.push_back(task);
                     self.block(v, task);
-                    if self.vms[vm].awake == 0 && self.vms[vm].pending == 0 {
-                        self.failure = Some(self.deadlock(vm));
+                    if self.is_deadlocked(vm) {
                         return;
                     }
                 }
@@ -304,8 +343,56 @@ impl Sim {
         }
     }
 
+    /// `mutex_spin_on_owner()`: a holder that sleeps, or whose vCPU is preempted, is not waited for.
+    fn holder_runs(&self, v: u32, mutex: u32) -> bool {
+        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
+        let Some(holder) = vm.tasks.get(vm.mutexes[mutex as usize].holder as usize) else {
+            return true;
+        };
+        holder.state == TaskState::Running && !self.vcpus[holder.vcpu as usize].preempted
+    }
+
+    /// The vCPU that spins for this mutex spins no more.
+    fn sleeps_for(&mut self, v: u32, mutex: u32) {
+        let c = &mut self.vcpus[v as usize];
+        let (vm, task) = (c.vm as usize, c.task);
+        c.act = Act::Next;
+        let m = self.vms[vm].mutex(mutex);
+        m.spinner = NONE;
+        m.sleepers.push_back(task);
+        self.block(v, task);
+    }
+
+    /// `__mutex_unlock_slowpath()`: to one that spins now; else the first that sleeps is woken and
+    /// gets it (the hand-off that ends stealing).
+    fn release(&mut self, v: u32, number: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let spinner = self.vms[vm].mutex(number).spinner;
+        let spins = spinner != NONE && self.m.task(spinner).state == State::Running;
+        let spinner_task = self.vcpus.get(spinner as usize).map_or(NONE, |c| c.task);
+        let m = self.vms[vm].mutex(number);
+        m.holder = NONE;
+        if spins {
+            (m.holder, m.spinner) = (spinner_task, NONE);
+            self.touched.push(spinner);
+        } else if let Some(task) = m.sleepers.pop_front() {
+            m.holder = task;
+            self.wake_task(v, task);
+        }
+    }
+
+    /// A task no longer runs on its vCPU, or its vCPU on no pCPU: who spins for its mutex looks again.
+    pub(super) fn holder_stops(&mut self, vm: usize, task: u32) {
+        for mutex in &self.vms[vm].mutexes {
+            if mutex.holder == task && mutex.spinner != NONE {
+                self.touched.push(mutex.spinner);
+            }
+        }
+    }
+
     fn block(&mut self, v: u32, task: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
+        self.holder_stops(vm, task);
         self.vms[vm].tasks[task as usize].state = TaskState::Blocked;
         self.vms[vm].awake -= 1;
         let c = &mut self.vcpus[v as usize];
@@ -316,16 +403,30 @@ impl Sim {
     fn block_until(&mut self, v: u32, task: u32, at: Ns) {
         self.block(v, task);
         self.vms[self.vcpus[v as usize].vm as usize].pending += 1;
+        self.vcpus[v as usize].wakes.push(at);
         self.queue.push(at, Event::Guest(v, task));
     }
 
-    /// Who waits for what, when nobody can go on.
+    /// Nobody can go on, and nothing will come: the failure says who waits for what.
+    fn is_deadlocked(&mut self, vm: usize) -> bool {
+        let dead = self.vms[vm].awake == 0 && self.vms[vm].pending == 0;
+        if dead {
+            self.failure = Some(self.deadlock(vm));
+        }
+        dead
+    }
+
     fn deadlock(&self, vm: usize) -> String {
         let waits = self.vms[vm].semaphores.iter().enumerate().filter_map(|(place, s)| {
             let tasks: Vec<String> = s.waiters.iter().map(u32::to_string).collect();
             (!tasks.is_empty()).then(|| format!("tasks {} for semaphore {place}", tasks.join(", ")))
         });
-        let waits: Vec<String> = waits.collect();
+        let mutexes = self.vms[vm].mutexes.iter().enumerate().filter_map(|(place, m)| {
+            let tasks: Vec<String> = m.sleepers.iter().map(u32::to_string).collect();
+            let tasks = (!tasks.is_empty()).then(|| tasks.join(", "))?;
+            Some(format!("tasks {tasks} for mutex {place}, which task {} has", m.holder))
+        });
+        let waits: Vec<String> = waits.chain(mutexes).collect();
         format!("the workload of VM {vm} is deadlocked: {}", waits.join("; "))
     }
 
@@ -482,6 +583,6 @@ impl Sim {
 fn pauses(spin: Spin) -> bool {
     match spin {
         Spin::Barrier { pause, .. } => pause,
-        Spin::Lock(_) | Spin::Call => true,
+        Spin::Lock(_) | Spin::Mutex(_) | Spin::Call => true,
     }
 }

@@ -62,6 +62,12 @@ impl Sim {
             HaltPoll::Off => 0,
             HaltPoll::Fixed(ns) => ns,
             HaltPoll::Adaptive(_) => self.vcpus[at].poll_ns,
+            HaltPoll::Clairvoyant(ns) => {
+                let wakes = self.vcpus[at].wakes.iter().min();
+                let soon = wakes.map(|wake| wake.saturating_sub(self.m.now));
+                // One longer: the event comes first.
+                soon.filter(|soon| *soon <= ns).map_or(0, |soon| soon + 1)
+            }
         };
         self.vcpus[at].halted_at = self.m.now.max(1);
         let may_poll = !self.m.cpus[cpu as usize].resched

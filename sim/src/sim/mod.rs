@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
+use memslots::Hint;
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -71,6 +72,11 @@ struct Vcpu {
     polling: bool,
     poll_ns: Ns,
     halted_at: Ns,
+    /// When its timers and requests end.
+    wakes: Vec<Ns>,
+    /// Of the memory slots: the frame that KVM looked for last, and where it was.
+    gfn: u64,
+    slot_hint: Hint,
 }
 
 impl Vcpu {
@@ -231,6 +237,9 @@ impl Sim {
                     polling: false,
                     poll_ns: 0,
                     halted_at: 0,
+                    wakes: Vec::new(),
+                    gfn: 0,
+                    slot_hint: Hint::default(),
                 };
                 vec![vcpu; vm.n as usize]
             })
@@ -352,6 +361,11 @@ impl Sim {
                 self.events += 1;
                 let vm = self.vcpus[vcpu as usize].vm as usize;
                 self.vms[vm].pending -= 1;
+                let now = self.m.now;
+                let wakes = &mut self.vcpus[vcpu as usize].wakes;
+                if let Some(place) = wakes.iter().position(|wake| *wake == now) {
+                    wakes.swap_remove(place);
+                }
                 if !self.vms[vm].ended {
                     self.here = self.m.task(vcpu).cpu;
                     self.deliver(vcpu, Interrupt::Task(task));

@@ -61,7 +61,7 @@ impl Sim {
     pub(super) fn poll_limit(&self) -> Ns {
         match self.kvm.halt_poll {
             HaltPoll::Off => 0,
-            HaltPoll::Fixed(ns) | HaltPoll::Adaptive(ns) => ns,
+            HaltPoll::Fixed(ns) | HaltPoll::Adaptive(ns) | HaltPoll::Clairvoyant(ns) => ns,
         }
     }
 
@@ -134,7 +134,9 @@ impl Sim {
             v.preempted = runnable;
             v.in_kernel = v.act.kernel();
             if runnable {
+                let (vm, guest_task) = (v.vm as usize, v.task);
                 self.is_ready(task, true);
+                self.holder_stops(vm, guest_task);
             }
         }
     }
