@@ -95,18 +95,24 @@ static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 	if (t->queued_vm == slot)
 		return;
 	t->queued_at = now;
+	t->queued_busy = vm_busy(vm, now);
 	__sync_fetch_and_add(&nr_waiting, 1);
 	t->queued_vm = slot;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }
 
-static void leave_queue(struct task_ctx *t)
+static void leave_queue(struct task_ctx *t, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(t->queued_vm);
+	u64 waited, busy;
 
 	t->queued_vm = NO_VM;
 	if (!vm)
 		return;
+	waited = vtime_before(now, t->queued_at) ? 0 : now - t->queued_at;
+	busy = vm_busy(vm, now) - t->queued_busy;
+	__sync_fetch_and_add(&vm->times.ready_ns, waited);
+	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	__sync_fetch_and_sub(&nr_waiting, 1);
 }
@@ -139,8 +145,11 @@ static void charge(struct task_ctx *t, u64 now)
 		return;
 	}
 	t->vtime += ran;
-	if (t->boosted)
+	__sync_fetch_and_add(&vm->times.ran_ns, ran);
+	if (t->boosted) {
 		stat_add(STAT_BOOST_NS, ran);
+		__sync_fetch_and_add(&vm->times.boost_ns, ran);
+	}
 	add = weighted(ran, vm->weight);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_lag(vm));

@@ -30,6 +30,24 @@ enum baton_limits {
 /* No VM. Slots of VMs are numbered from 1, so that a zeroed record means "not a vCPU". */
 #define NO_VM 0
 
+/* No struct kvm is there; a slot with this address is about to become free. */
+#define VM_DYING 1
+
+/* Where the time of a VM's vCPUs went, summed up; and what the yields were good for. */
+struct vm_times {
+	u64 ran_ns;
+	u64 ready_ns; /* waited for a pCPU */
+	u64 costop_ns; /* of that, while a sibling ran: time in which the VM was torn apart */
+	u64 spin_ns; /* from one PAUSE exit to the next one at once */
+	u64 boost_ns; /* ran on the slices of spinners */
+	u64 owed_ns; /* from being sent an IPI, while not running, until it ran */
+	u64 spins; /* PAUSE exits */
+	u64 halts; /* HLT exits */
+	u64 boosts; /* yields by spinners that were carried out */
+	u64 useful; /* of them, those after which the spinner went on */
+	u64 useless; /* those after which it spun again at once */
+};
+
 /* One virtual machine. The slot's index is its identity inside the scheduler. */
 struct vm_ctx {
 	u64 kvm; /* address of struct kvm; 0: the slot is free */
@@ -47,6 +65,10 @@ struct vm_ctx {
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread was decided last */
 	u64 seen_halts; /* HLT exits in that time */
+	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
+	u64 busy_since; /* ns; since when, while any runs */
+	struct vm_times times;
+	s32 tgid; /* the process whose threads its vCPUs are */
 	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
 };
@@ -54,6 +76,7 @@ struct vm_ctx {
 /* One vCPU, by slot and vcpu_id. */
 struct vcpu_ctx {
 	u64 owes[VCPU_WORDS]; /* bitmap: siblings that sent it an IPI since it ran last */
+	u64 owes_since; /* ns; when the first of them was sent */
 	s32 pid; /* of its thread */
 };
 
@@ -64,6 +87,9 @@ struct task_ctx {
 	u64 vm_gen; /* generation of the slot that @vm means */
 	u64 weight_gen;
 	u64 queued_at; /* ns; since when it waits in a VM's queue */
+	u64 queued_busy; /* what its VM's vm_busy() was then */
+	u64 started_at; /* ns; when it began to run */
+	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
@@ -75,6 +101,7 @@ struct task_ctx {
 	u32 boosted; /* runs on a slice that a spinner gave away */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
+	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
 };
 
 enum baton_stat {

@@ -4,10 +4,7 @@
  * own, because an attached probe pins the kvm module: it comes after kvm, and goes
  * before it.
  */
-#include "vmlinux.h"
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
+#include <scx/common.bpf.h>
 #include "policy.h"
 #include "owing.bpf.h"
 #include "state.bpf.h"
@@ -36,6 +33,9 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->spread = 0;
 		vm->seen_ns = 0;
 		vm->seen_halts = 0;
+		vm->busy_ns = 0;
+		vm->tgid = bpf_get_current_task_btf()->tgid;
+		__builtin_memset(&vm->times, 0, sizeof(vm->times));
 		__builtin_memset(vm->on_cpu, 0, sizeof(vm->on_cpu));
 		__builtin_memset(vm->owing, 0, sizeof(vm->owing));
 		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
@@ -129,10 +129,23 @@ SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+	u64 now = scx_bpf_now();
 
 	stat_add(STAT_SPINS, 1);
-	if (t)
-		t->spinning = true;
+	if (!vm)
+		return 0;
+	t->spinning = true;
+	__sync_fetch_and_add(&vm->times.spins, 1);
+	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
+		__sync_fetch_and_add(&vm->times.spin_ns, now - t->spun_at);
+	if (t->judges) {
+		t->judges = false;
+		__sync_fetch_and_add(vtime_before(now, t->started_at + JUDGE_NS)
+					     ? &vm->times.useless
+					     : &vm->times.useful,
+				     1);
+	}
 	return 0;
 }
 
@@ -141,8 +154,10 @@ int BPF_PROG(baton_spun, struct kvm_vcpu *me)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 
-	if (t)
-		t->spinning = false;
+	if (!t)
+		return 0;
+	t->spinning = false;
+	t->spun_at = scx_bpf_now();
 	return 0;
 }
 
@@ -157,7 +172,7 @@ static int delivers(u32 vcpu_id, u16 delivery_mode)
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
 	if (vm && delivery_mode != APIC_DM_INIT && delivery_mode != APIC_DM_STARTUP)
-		owes(vm, t->vm, t->vcpu_id, vcpu_id);
+		owes(vm, t->vm, t->vcpu_id, vcpu_id, scx_bpf_now());
 	return 0;
 }
 
@@ -183,7 +198,9 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 
 	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	vm = t ? vm_of(t) : NULL;
-	if (vm)
+	if (vm) {
 		__sync_fetch_and_add(&vm->seen_halts, 1);
+		__sync_fetch_and_add(&vm->times.halts, 1);
+	}
 	return 0;
 }

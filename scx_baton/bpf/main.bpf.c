@@ -60,7 +60,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		return;
 	}
 	t->run_vm = t->vm;
-	settle(vm, t, true);
+	settle(vm, t, true, t->run_at);
 	c->vm = t->vm;
 	/* A directed yield changes who runs, not why. */
 	if (picked)
@@ -68,7 +68,9 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 	c->runs = RUNS_VCPU;
 	if (vtime_before(vm->vcpu_vnow, t->vtime))
 		vm->vcpu_vnow = t->vtime;
-	if (__sync_fetch_and_add(&vm->nr_running, 1) > 0 && !vm->turn_ganged) {
+	if (__sync_fetch_and_add(&vm->nr_running, 1) <= 0) {
+		vm->busy_since = t->run_at;
+	} else if (!vm->turn_ganged) {
 		vm->turn_ganged = 1;
 		stat_add(STAT_GANGS, 1);
 	}
@@ -77,28 +79,57 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 static void runs_no_more(struct task_ctx *t)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
+	u64 now = t->run_at, since;
 
 	if (vm) {
-		settle(vm, t, false);
-		__sync_fetch_and_sub(&vm->nr_running, 1);
+		settle(vm, t, false, now);
+		/* Read before the next one that begins can change it. */
+		since = vm->busy_since;
+		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))
+			__sync_fetch_and_add(&vm->busy_ns, now - since);
+		if (t->judges)
+			__sync_fetch_and_add(&vm->times.useful, 1);
 	}
+	t->judges = false;
 	t->run_vm = NO_VM;
+}
+
+/* A spinner has yielded to @p, which runs now: it need not be kept out any more. */
+static void ran_for_spinner(struct task_struct *p, struct task_ctx *t)
+{
+	struct task_struct *spinner = bpf_task_from_pid(t->waiter);
+	struct task_ctx *spinner_t;
+	struct vm_ctx *vm;
+
+	t->waiter = 0;
+	if (!spinner)
+		return;
+	spinner_t = task_ctx(spinner);
+	if (spinner_t && spinner_t->wait_for == p->pid) {
+		spinner_t->wait_for = 0;
+		spinner_t->judges = true;
+		vm = vm_slot(t->run_vm);
+		if (vm)
+			__sync_fetch_and_add(&vm->times.boosts, 1);
+	}
+	bpf_task_release(spinner);
 }
 
 void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 {
-	struct task_ctx *t = task_ctx(p), *spinner_t;
+	struct task_ctx *t = task_ctx(p);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct task_struct *spinner;
 	bool goes_on, picked;
 
 	if (!t)
 		return;
-	leave_queue(t);
+	t->run_at = scx_bpf_now();
+	t->started_at = t->run_at;
+	t->spun_at = 0;
+	leave_queue(t, t->run_at);
 	c->kicked = 0;
 	c->claimed_by = NO_VM;
-	t->run_at = scx_bpf_now();
 	/* A spinner that goes on is not picked anew. */
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;
@@ -113,16 +144,8 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		c->due = c->next_due;
 		c->next_due = false;
 	}
-	if (t->waiter) {
-		spinner = bpf_task_from_pid(t->waiter);
-		t->waiter = 0;
-		if (spinner) {
-			spinner_t = task_ctx(spinner);
-			if (spinner_t && spinner_t->wait_for == p->pid)
-				spinner_t->wait_for = 0;
-			bpf_task_release(spinner);
-		}
-	}
+	if (t->waiter)
+		ran_for_spinner(p, t);
 }
 
 void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
@@ -279,7 +302,7 @@ void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
 	struct task_ctx *t = task_ctx(p);
 
 	if (t)
-		leave_queue(t);
+		leave_queue(t, scx_bpf_now());
 }
 
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
@@ -291,7 +314,7 @@ void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task
 
 	if (!t)
 		return;
-	leave_queue(t);
+	leave_queue(t, scx_bpf_now());
 	vm = vm_of(t);
 	if (vm) {
 		key = vcpu_key(t->vm, t->vcpu_id);

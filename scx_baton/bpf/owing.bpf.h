@@ -35,7 +35,7 @@ static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
 }
 
 /* The vCPU of @t begins or ends to run: it has taken, or takes, what it was sent. */
-static inline void settle(struct vm_ctx *vm, const struct task_ctx *t, bool runs)
+static inline void settle(struct vm_ctx *vm, const struct task_ctx *t, bool runs, u64 now)
 {
 	u32 id = t->vcpu_id, i;
 	struct vcpu_ctx *v;
@@ -54,12 +54,14 @@ static inline void settle(struct vm_ctx *vm, const struct task_ctx *t, bool runs
 	v = bpf_map_lookup_elem(&vcpus, &key);
 	if (!v)
 		return;
+	if ((s64)(now - v->owes_since) > 0)
+		__sync_fetch_and_add(&vm->times.owed_ns, now - v->owes_since);
 	for (i = 0; i < VCPU_WORDS; i++)
 		v->owes[i] = 0;
 }
 
 /* vCPU @from sends an IPI to @to. */
-static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
+static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 {
 	u64 key = vcpu_key(slot, to);
 	struct vcpu_ctx *v;
@@ -69,6 +71,8 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 	v = bpf_map_lookup_elem(&vcpus, &key);
 	if (!v)
 		return;
+	if (!vm_has_bit(vm->owing, to))
+		v->owes_since = now;
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
 }

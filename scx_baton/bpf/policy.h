@@ -67,6 +67,15 @@
  */
 #define BOOST_IPI_NS (250ULL * 1000)
 
+/*
+ * A PAUSE exit so soon after the one before belongs to the same spin: KVM's window grows from
+ * 4,096 cycles to some milliseconds at most.
+ */
+#define SAME_SPIN_NS (1ULL * 1000 * 1000)
+
+/* A spinner that exits again within so much CPU time has gained nothing by its yield. */
+#define JUDGE_NS (200ULL * 1000)
+
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)
 

@@ -89,8 +89,13 @@ static inline struct vm_ctx *vm_of(const struct task_ctx *t)
 	return vm && vm->gen == t->vm_gen && vm->kvm ? vm : NULL;
 }
 
-/* No struct kvm is there; a slot with this address is about to become free. */
-#define VM_DYING 1
+/* Time in which any vCPU of @vm ran, up to @now. */
+static inline u64 vm_busy(const struct vm_ctx *vm, u64 now)
+{
+	u64 since = vm->busy_since;
+
+	return vm->busy_ns + (vm->nr_running > 0 && (s64)(now - since) > 0 ? now - since : 0);
+}
 
 /*
  * Give the slot of a dead VM back. A task that still names it is told by the generation,

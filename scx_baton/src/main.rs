@@ -19,7 +19,8 @@ use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{Topology, UserExitInfo};
 use scx_utils::{build_id, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity};
 use scx_utils::{uei_exited, uei_report};
-use stats::Metrics;
+use stats::{Metrics, VmMetrics};
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::process::ExitCode;
@@ -189,7 +190,7 @@ impl<'a> Scheduler<'a> {
                 *total += u64::from_ne_bytes(word.try_into()?);
             }
         }
-        let (mut vms, mut vcpus, mut spread) = (0, 0, 0);
+        let mut vms = BTreeMap::new();
         for slot in 1..self.vm_slots_end()? {
             let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
                 continue;
@@ -200,13 +201,13 @@ impl<'a> Scheduler<'a> {
             // SAFETY: plain integers of the layout that bindgen read from intf.h; the length
             // was checked, and read_unaligned() asks for no alignment.
             let vm = unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() };
-            if vm.kvm != 0 {
-                vms += 1;
-                vcpus += vm.nr_vcpus.max(0) as u64;
-                spread += u64::from(vm.spread);
+            if vm.kvm > VM_DYING.into() {
+                // A slot's next VM is another one, also of the same process.
+                let key = format!("{}.{slot}.{}", vm.tgid, vm.gen_);
+                vms.insert(key, VmMetrics::new(&vm, process_name(vm.tgid)));
             }
         }
-        Ok(Metrics::new(&sum, vms, vcpus, spread))
+        Ok(Metrics::new(&sum, vms))
     }
 
     fn vm_slots_end(&self) -> Result<u32> {
@@ -231,6 +232,12 @@ impl<'a> Scheduler<'a> {
         self.struct_ops = None;
         uei_report!(&self.skel, uei)
     }
+}
+
+/// As `ps` shows it; empty if the process is gone.
+fn process_name(tgid: i32) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{tgid}/comm")).unwrap_or_default();
+    comm.trim_end().to_owned()
 }
 
 /// What to do about an exit that the scheduler itself asked for.

@@ -6,10 +6,117 @@ use anyhow::Result;
 use scx_stats::prelude::*;
 use scx_stats_derive::{Stats, stat_doc};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Where the time of a VM's vCPUs went, in milliseconds of all its vCPUs together.
+#[stat_doc]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
+#[stat(_om_prefix = "vm_", _om_label = "vm")]
+pub struct VmMetrics {
+    #[stat(desc = "Name of the process that runs the VM")]
+    pub name: String,
+    #[stat(desc = "vCPUs that have run")]
+    pub vcpus: u64,
+    #[stat(desc = "Weight of its cgroup")]
+    pub weight: u64,
+    #[stat(desc = "1: its vCPUs wait by halting and run apart")]
+    pub spread: u64,
+    #[stat(desc = "Time running")]
+    pub ran_ms: f64,
+    #[stat(desc = "Time waiting for a pCPU")]
+    pub ready_ms: f64,
+    #[stat(desc = "Time waiting for a pCPU while a sibling ran (co-stop)")]
+    pub costop_ms: f64,
+    #[stat(desc = "Time from one PAUSE exit to the next one at once")]
+    pub spin_ms: f64,
+    #[stat(desc = "Time running on the slices of spinners")]
+    pub boost_ms: f64,
+    #[stat(desc = "Time from being sent an IPI, while not running, until running")]
+    pub ipi_wait_ms: f64,
+    #[stat(desc = "PAUSE exits")]
+    pub spins: u64,
+    #[stat(desc = "HLT exits")]
+    pub halts: u64,
+    #[stat(desc = "Yields by spinners that were carried out")]
+    pub boosts: u64,
+    #[stat(desc = "Boosts after which the spinner went on")]
+    pub useful: u64,
+    #[stat(desc = "Boosts after which the spinner spun again within 200 µs of CPU time")]
+    pub useless: u64,
+}
+
+impl VmMetrics {
+    /// Of a VM's record, since it was first seen.
+    pub fn new(vm: &vm_ctx, name: String) -> Self {
+        let t = &vm.times;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        Self {
+            name,
+            vcpus: vm.nr_vcpus.max(0) as u64,
+            weight: vm.weight.into(),
+            spread: vm.spread.into(),
+            ran_ms: ms(t.ran_ns),
+            ready_ms: ms(t.ready_ns),
+            costop_ms: ms(t.costop_ns),
+            spin_ms: ms(t.spin_ns),
+            boost_ms: ms(t.boost_ns),
+            ipi_wait_ms: ms(t.owed_ns),
+            spins: t.spins,
+            halts: t.halts,
+            boosts: t.boosts,
+            useful: t.useful,
+            useless: t.useless,
+        }
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            ran_ms: self.ran_ms - before.ran_ms,
+            ready_ms: self.ready_ms - before.ready_ms,
+            costop_ms: self.costop_ms - before.costop_ms,
+            spin_ms: self.spin_ms - before.spin_ms,
+            boost_ms: self.boost_ms - before.boost_ms,
+            ipi_wait_ms: self.ipi_wait_ms - before.ipi_wait_ms,
+            spins: self.spins.saturating_sub(before.spins),
+            halts: self.halts.saturating_sub(before.halts),
+            boosts: self.boosts.saturating_sub(before.boosts),
+            useful: self.useful.saturating_sub(before.useful),
+            useless: self.useless.saturating_sub(before.useless),
+            ..self.clone()
+        }
+    }
+
+    fn print(&self, key: &str, out: &mut impl Write) -> Result<()> {
+        writeln!(
+            out,
+            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} co-stop {:.0} spinning {:.0} \
+             boosted {:.1} waiting for IPI {:.1} | spins {} halts {} boosts {} useful {} useless {}",
+            self.name,
+            self.vcpus,
+            self.weight,
+            if self.spread > 0 { " spread" } else { "" },
+            self.ran_ms,
+            self.ready_ms,
+            self.costop_ms,
+            self.spin_ms,
+            self.boost_ms,
+            self.ipi_wait_ms,
+            self.spins,
+            self.halts,
+            self.boosts,
+            self.useful,
+            self.useless
+        )?;
+        Ok(())
+    }
+}
+
+/// VMs that `--stats` shows: those that ran most. The statistics server has them all.
+const MOST_SHOWN: usize = 16;
 
 #[stat_doc]
 #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
@@ -53,16 +160,18 @@ pub struct Metrics {
     pub host_preempts: u64,
     #[stat(desc = "CPU time that vCPUs got from directed yields, in microseconds")]
     pub boost_us: u64,
+    #[stat(desc = "Each VM, by its process and slot")]
+    pub by_vm: BTreeMap<String, VmMetrics>,
 }
 
 impl Metrics {
-    /// From the sum of the per-CPU counters and the numbers of VMs, vCPUs and spread VMs now.
-    pub fn new(s: &baton_stats, vms: u64, vcpus: u64, spread: u64) -> Self {
+    /// From the sum of the per-CPU counters, and the VMs that there are now.
+    pub fn new(s: &baton_stats, by_vm: BTreeMap<String, VmMetrics>) -> Self {
         let count = |stat: baton_stat| s.count[stat as usize];
         Self {
-            vms,
-            vcpus,
-            spread,
+            vms: by_vm.len() as u64,
+            vcpus: by_vm.values().map(|vm| vm.vcpus).sum(),
+            spread: by_vm.values().filter(|vm| vm.spread > 0).count() as u64,
             spins: count(baton_stat_STAT_SPINS),
             yields: count(baton_stat_STAT_YIELDS),
             obeyed: count(baton_stat_STAT_OBEYED),
@@ -79,6 +188,7 @@ impl Metrics {
             stacking_avoided: count(baton_stat_STAT_STACKING_AVOIDED),
             host_preempts: count(baton_stat_STAT_HOST_PREEMPTS),
             boost_us: count(baton_stat_STAT_BOOST_NS) / 1000,
+            by_vm,
         }
     }
 
@@ -104,6 +214,14 @@ impl Metrics {
             stacking_avoided: self.stacking_avoided - before.stacking_avoided,
             host_preempts: self.host_preempts - before.host_preempts,
             boost_us: self.boost_us - before.boost_us,
+            by_vm: self
+                .by_vm
+                .iter()
+                .map(|(key, vm)| {
+                    let new = VmMetrics::default();
+                    (key.clone(), vm.since(before.by_vm.get(key).unwrap_or(&new)))
+                })
+                .collect(),
         }
     }
 
@@ -134,6 +252,14 @@ impl Metrics {
             self.host_preempts,
             self.boost_us as f64 / 1000.0
         )?;
+        let mut vms: Vec<_> = self.by_vm.iter().collect();
+        vms.sort_by(|(_, a), (_, b)| b.ran_ms.total_cmp(&a.ran_ms));
+        for (key, vm) in vms.iter().take(MOST_SHOWN) {
+            vm.print(key, out)?;
+        }
+        if vms.len() > MOST_SHOWN {
+            writeln!(out, "  and {} VMs more", vms.len() - MOST_SHOWN)?;
+        }
         Ok(())
     }
 }
@@ -152,7 +278,10 @@ pub fn server_data() -> StatsServerData<(), Metrics> {
         });
         Ok(read)
     });
-    StatsServerData::new().add_meta(Metrics::meta()).add_ops("top", StatsOps { open, close: None })
+    StatsServerData::new()
+        .add_meta(Metrics::meta())
+        .add_meta(VmMetrics::meta())
+        .add_ops("top", StatsOps { open, close: None })
 }
 
 /// The client's side: print a line every `interval` until `shutdown`.

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use baton_sim::fuzz::fuzz;
-use baton_sim::outcome::{Outcome, simulate};
+use baton_sim::outcome::{Outcome, VmOutcome, simulate};
 use baton_sim::scenario::{MACHINES, Scenario, load};
 
 fn run(text: &str) -> Outcome {
@@ -119,6 +119,32 @@ fn calls_to_preempted_vcpus_are_answered_soon() {
 
 /// Seed 001's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
 /// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
+/// What the scheduler counts of a VM's time, and what the simulator knows of it.
+#[test]
+fn times_are_those_that_passed() {
+    let text = format!(
+        "{}warmup = 0\npcpus = 2\n[[vm]]\ncount = 2\nvcpus = 2\nworkload = \"barrier-pause\"\n\
+         [[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\nprogram = [\"compute 3ms\", \"call\"]",
+        quiet()
+    );
+    let text = text.replace("[[vm]]\ncount", "[kvm]\nple-user = true\n[[vm]]\ncount");
+    let out = run(&text);
+    let ms = |name: &str| {
+        let found = out.scheduler_counters.iter().find(|(known, _)| known == name);
+        found.expect("known").1 as f64 / 1e6
+    };
+    let real = |of: fn(&VmOutcome) -> f64| out.vms.iter().map(of).sum::<f64>() * 1000.0;
+    let (used, ready) = (real(|vm| vm.used), real(|vm| vm.ready));
+    // A thread is a vCPU from the first tick after it has entered its guest on.
+    assert!((ms("ran ns") / used - 1.0).abs() < 0.02, "{} of {used}", ms("ran ns"));
+    assert!((ms("ready ns") / ready - 1.0).abs() < 0.03, "{} of {ready}", ms("ready ns"));
+    assert!(ms("co-stop ns") <= ms("ready ns"), "{} co-stop", ms("co-stop ns"));
+    let spinning = real(|vm| vm.spinning);
+    assert!(ms("spin ns") < 1.1 * spinning && ms("spin ns") > 0.2 * spinning, "{spinning}");
+    assert!(ms("useful") + ms("useless") <= ms("boosts"), "more judged than there were");
+    assert!(ms("useful") > ms("useless") && ms("IPI wait ns") > 0.0);
+}
+
 #[test]
 fn a_debt_ends_when_the_ipi_is_taken() {
     let text = |policy: &str| {

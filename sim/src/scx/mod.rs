@@ -472,7 +472,22 @@ impl Scx {
             "host preempts",
             "boost ns",
         ];
-        let Some(handle) = self.loaded.symbol::<*const *const Map>("stats") else {
+        const TIMES: [&str; 11] = [
+            "ran ns",
+            "ready ns",
+            "co-stop ns",
+            "spin ns",
+            "boosted ns",
+            "IPI wait ns",
+            "PAUSE exits",
+            "HLT exits",
+            "boosts",
+            "useful",
+            "useless",
+        ];
+        let handle = self.loaded.symbol::<*const *const Map>("stats");
+        let times = self.loaded.symbol::<extern "C" fn(u32) -> u64>("shim_vm_times");
+        let (Some(handle), Some(times)) = (handle, times) else {
             return Vec::new();
         };
         // SAFETY: the map of this name holds one record of as many counters; its handle is null
@@ -485,7 +500,9 @@ impl Scx {
             let counts = (**handle).values.cast::<u64>();
             let cpus = self.state.local.len();
             let sum = |i: usize| (0..cpus).map(|cpu| counts.add(cpu * record + i).read()).sum();
-            NAMES.iter().enumerate().map(|(i, name)| (*name, sum(i))).collect()
+            let counts = NAMES.iter().enumerate().map(|(i, name)| (*name, sum(i)));
+            let times = (0..).zip(TIMES).map(|(i, name)| (name, times(i)));
+            counts.chain(times).collect()
         }
     }
 }
