@@ -6,8 +6,7 @@
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
-#include "policy.h"
-#include "state.bpf.h"
+#include "quota.bpf.h"
 
 /* The common axis of virtual time: how far the entities that compete have come. */
 static u64 vnow;
@@ -22,7 +21,7 @@ const volatile bool smt_active;
 
 struct cgrp_ctx {
 	u32 weight; /* cpu.weight */
-	u32 has_quota; /* cpu.max */
+	u32 quota; /* slot of its cpu.max; 0: none */
 };
 
 struct {
@@ -46,18 +45,21 @@ static bool has_core_cookie(struct task_struct *p)
 
 /*
  * The weight of @p: its own times those of the cgroups above it, each relative to 100.
- * Siblings in one cgroup get exactly their ratio.
+ * Siblings in one cgroup get exactly their ratio. And the quotas above it.
  */
 static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
 {
 	u64 weight = p->scx.weight;
 	struct cgroup *cgrp, *above;
 	struct cgrp_ctx *c;
+	u32 nr = 0, i;
 	int level;
 
 	if (t->weight_gen == cgroup_gen && (!vm || vm->weight_gen == cgroup_gen))
 		return;
 	t->weight_gen = cgroup_gen;
+	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
+		t->quotas[i] = 0;
 	cgrp = scx_bpf_task_cgroup(p);
 	if (cgrp) {
 		bpf_for(level, 1, cgrp->level + 1) {
@@ -67,11 +69,13 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 			c = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
 			if (c) {
 				weight = weight * c->weight / WEIGHT_DFL;
-				if (c->has_quota && vm)
+				if (c->quota && nr < MAX_QUOTA_LEVELS)
+					t->quotas[nr++] = c->quota;
+				else if (c->quota)
 					scx_bpf_exit(EXIT_CPU_MAX,
-						     "vCPU thread %s[%d] is in a cgroup with "
+						     "%s[%d] is below more than %d cgroups with "
 						     "cpu.max set",
-						     p->comm, p->pid);
+						     p->comm, p->pid, MAX_QUOTA_LEVELS);
 			}
 			bpf_cgroup_release(above);
 		}
@@ -137,6 +141,7 @@ static void charge(struct task_ctx *t, u64 now)
 	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
 
 	t->run_at = now;
+	charge_quotas(t, ran);
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		if (!vm_of(t))

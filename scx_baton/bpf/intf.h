@@ -23,6 +23,9 @@ enum baton_limits {
 	/* of a VM, whose IPIs are followed; KVM's largest VMs have 4,096 */
 	MAX_VCPUS = 1024,
 	VCPU_WORDS = MAX_VCPUS / 64,
+	/* cgroups with cpu.max, and how many of them one inside another; slot 0 stays unused */
+	MAX_QUOTAS = 4096,
+	MAX_QUOTA_LEVELS = 4,
 	/* what cgroup v2 and the kernel call the weight of an ordinary task */
 	WEIGHT_DFL = 100,
 };
@@ -37,6 +40,7 @@ enum baton_limits {
 struct vm_times {
 	u64 ran_ns;
 	u64 ready_ns; /* waited for a pCPU */
+	u64 throttled_ns; /* waited for CPU time by cpu.max */
 	u64 costop_ns; /* of that, while a sibling ran: time in which the VM was torn apart */
 	u64 spin_ns; /* from one PAUSE exit to the next one at once */
 	u64 boost_ns; /* ran on the slices of spinners */
@@ -73,6 +77,16 @@ struct vm_ctx {
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
 };
 
+/* CPU time that a cgroup has by its cpu.max. */
+struct quota {
+	u64 quota_ns; /* for each period; 0: no limit */
+	u64 period_ns;
+	u64 burst_ns; /* what it may save beyond one quota */
+	u64 period_end; /* ns; the next period begins */
+	s64 left; /* ns; below 0: used ahead of time */
+	u32 used; /* the slot is some cgroup's */
+};
+
 /* One vCPU, by slot and vcpu_id. */
 struct vcpu_ctx {
 	u64 owes[VCPU_WORDS]; /* bitmap: siblings that sent it an IPI since it ran last */
@@ -91,6 +105,8 @@ struct task_ctx {
 	u64 started_at; /* ns; when it began to run */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
+	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */
+	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one, then 0 */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
 	u32 run_vm; /* for whom it was started */

@@ -17,7 +17,7 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	struct vm_ctx *vm;
 	s32 cpu;
 
-	if (!t)
+	if (!t || throttled_until(t, scx_bpf_now()))
 		return prev_cpu;
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)
@@ -158,9 +158,15 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(t, now);
+	/* One that is never switched away would not hear of a new weight or quota. */
+	refresh_weight(p, t, vm_of(t));
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
 		runs_no_more(t);
 		runs_for(p, t, c, !t->boosted);
+	}
+	if (throttled_until(t, now)) {
+		scx_bpf_task_set_slice(p, 0);
+		return;
 	}
 	if (!t->run_vm || t->boosted)
 		return;
@@ -344,9 +350,18 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_cgroup_init, struct cgroup *cgrp,
 	if (!c)
 		return -ENOMEM;
 	c->weight = args->weight;
+	/* Told from Linux 6.17 on. */
 	if (bpf_core_field_exists(args->bw_quota_us))
-		c->has_quota = args->bw_quota_us != ~0ULL;
+		set_quota(&c->quota, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
 	return 0;
+}
+
+void BPF_STRUCT_OPS(baton_cgroup_exit, struct cgroup *cgrp)
+{
+	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
+
+	if (c)
+		set_quota(&c->quota, 0, ~0ULL, 0);
 }
 
 void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *from,
@@ -373,7 +388,7 @@ void BPF_STRUCT_OPS(baton_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_
 	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
 
 	if (c)
-		c->has_quota = quota_us != ~0ULL;
+		set_quota(&c->quota, period_us, quota_us, burst_us);
 	__sync_fetch_and_add(&cgroup_gen, 1);
 }
 
@@ -404,6 +419,7 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 	cpu_ctx(cpu)->boost_pid = 0;
 	release_bound(cpu, cpu);
+	release_bound(PARKED_DSQ, cpu);
 	bpf_for(slot, 1, end)
 		release_bound(vm_dsq(slot), cpu);
 }
@@ -412,6 +428,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 {
 	s32 i, err;
 
+	err = scx_bpf_create_dsq(PARKED_DSQ, -1) ?: init_park_timer();
+	if (err)
+		return err;
 	nr_cpu_ids = scx_bpf_nr_cpu_ids();
 	if (nr_cpu_ids > MAX_CPUS) {
 		scx_bpf_error("%u CPUs, at most %d are supported", nr_cpu_ids, MAX_CPUS);
@@ -455,6 +474,7 @@ SCX_OPS_DEFINE(baton_ops,
 	       .exit_task = (void *)baton_exit_task,
 	       .set_weight = (void *)baton_set_weight,
 	       .cgroup_init = (void *)baton_cgroup_init,
+	       .cgroup_exit = (void *)baton_cgroup_exit,
 	       .cgroup_move = (void *)baton_cgroup_move,
 	       .cgroup_set_weight = (void *)baton_cgroup_set_weight,
 	       .cgroup_set_bandwidth = (void *)baton_cgroup_set_bandwidth,
@@ -463,5 +483,6 @@ SCX_OPS_DEFINE(baton_ops,
 	       .init = (void *)baton_init,
 	       .exit = (void *)baton_exit,
 	       .timeout_ms = 5000,
+	       .flags = SCX_OPS_ENQ_LAST,
 	       .name = "baton");
 // clang-format on

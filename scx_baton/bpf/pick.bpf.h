@@ -117,7 +117,7 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 			if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 				continue;
 			t = task_ctx(p);
-			if (!t || kept_out(t, now))
+			if (!t || kept_out(t, now) || parks(BPF_FOR_EACH_ITER, p, t, now))
 				continue;
 			if (!pass) {
 				if (!seen++)
@@ -169,7 +169,8 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 		seen = 0;
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
-			if (t && starves(now - t->queued_at, nr_waiting, nr_cpu_ids) &&
+			if (t && !throttled_until(t, now) &&
+			    starves(now - t->queued_at, nr_waiting, nr_cpu_ids) &&
 			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
 				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
@@ -184,10 +185,14 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 }
 
 /* Start a vCPU that waits for the VM in @slot on @cpu, if it may run there. */
-static bool start_vcpu(struct task_struct *p, u32 slot, u64 slice, s32 cpu)
+static bool start_vcpu(struct task_struct *p, const struct task_ctx *t, u32 slot, u64 slice,
+		       s32 cpu)
 {
 	struct bpf_iter_scx_dsq it;
 	bool moved = false;
+
+	if (throttled_until(t, scx_bpf_now()))
+		return false;
 
 	/*
 	 * Its affinity is looked at while the iterator is open: a task that was put back with
@@ -215,7 +220,7 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm) {
 		t->boosted = 1;
-		moved = start_vcpu(p, c->boost_vm, c->boost_slice, cpu);
+		moved = start_vcpu(p, t, c->boost_vm, c->boost_slice, cpu);
 		if (!moved)
 			t->boosted = 0;
 		else if (c->donor)
@@ -240,7 +245,7 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 		return false;
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm && vtime_before(now, c->donates_until)) {
-		moved = start_vcpu(p, c->boost_vm, c->donates_until - now, cpu);
+		moved = start_vcpu(p, t, c->boost_vm, c->donates_until - now, cpu);
 		if (moved)
 			c->resumes = donor;
 	}
@@ -389,7 +394,9 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
 
-	if (prev_t && bpf_cpumask_test_cpu(cpu, prev->cpus_ptr)) {
+	if (prev_t && (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || throttled_until(prev_t, now)))
+		prev_t = NULL;
+	if (prev_t) {
 		if (vm_of(prev_t)) {
 			prev_vm = prev_t->vm;
 		} else {
@@ -398,6 +405,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 			host.seen = 1;
 		}
 	}
+	park_heads(cpu, now);
+	park_heads(llc_dsq(cpu), now);
 	consider_queue(&host, cpu);
 	consider_queue(&host, llc_dsq(cpu));
 	nr_vms = count_vms(prev_vm);
@@ -454,8 +463,12 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 
 	if (vm && dispatch_any(c, cpu, now))
 		return;
-	if (!scx_bpf_dsq_move_to_local(cpu, 0) && !scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0))
-		steal_host_task(cpu);
+	if (scx_bpf_dsq_move_to_local(cpu, 0) || scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0) ||
+	    steal_host_task(cpu))
+		return;
+	/* A spinner that is kept out has the pCPU rather than nobody. */
+	if (prev_t)
+		scx_bpf_task_set_slice(prev, KEEP_OUT_NS);
 }
 
 /*

@@ -6,7 +6,7 @@
 #ifndef BATON_PLACE_BPF_H
 #define BATON_PLACE_BPF_H
 
-#include "account.bpf.h"
+#include "park.bpf.h"
 
 enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
@@ -182,15 +182,90 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu,
 	}
 }
 
+/* The queue that @p waits in, which last ran on @cpu. */
+static u64 queue_of(const struct task_struct *p, const struct task_ctx *t, const struct vm_ctx *vm,
+		    s32 cpu)
+{
+	if (vm)
+		return vm_dsq(t->vm);
+	return is_bound(p) ? (u64)cpu : llc_dsq(cpu);
+}
+
+/* A pCPU looks into the queue where @p waits now: one that is idle, or that it may preempt. */
+static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+{
+	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	else
+		preempt_for(p, t, vm, now);
+}
+
+/* The timer's: all tasks whose cgroups have CPU time again go back to their queues. */
+static int unpark(void *map, u32 *key, struct park_timer *timer)
+{
+	u64 now = scx_bpf_now(), next = 0, release;
+	struct task_struct *p;
+	struct task_ctx *t;
+	struct vm_ctx *vm;
+
+	parked_until = 0;
+	bpf_for_each(scx_dsq, p, PARKED_DSQ, 0) {
+		t = task_ctx(p);
+		if (!t)
+			continue;
+		release = throttled_until(t, now);
+		if (release) {
+			if (!next || vtime_before(release, next))
+				next = release;
+			continue;
+		}
+		vm = vm_of(t);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
+		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
+					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
+			continue;
+		if (vm) {
+			__sync_fetch_and_add(&vm->times.throttled_ns, now - t->parked_at);
+			join_queue(t, t->vm, vm, now);
+			/* Another pCPU may have been faster. */
+			if (scx_bpf_task_running(p))
+				leave_queue(t, now);
+		}
+		call_for(p, t, vm, now);
+	}
+	if (next)
+		look_again(next, now);
+	return 0;
+}
+
+static s32 init_park_timer(void)
+{
+	u32 zero = 0;
+	struct park_timer *timer = bpf_map_lookup_elem(&park_timers, &zero);
+	s32 err;
+
+	if (!timer)
+		return -ENOENT;
+	err = bpf_timer_init(&timer->timer, &park_timers, CLOCK_MONOTONIC);
+	return err ?: bpf_timer_set_callback(&timer->timer, unpark);
+}
+
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
-	u64 now = scx_bpf_now(), dsq;
+	u64 now = scx_bpf_now(), release;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 
 	refresh_weight(p, t, vm);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		wake(t, vm);
+	release = throttled_until(t, now);
+	if (release) {
+		park(p, t, release, now, enq_flags);
+		return;
+	}
 
 	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
@@ -211,26 +286,22 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if (vm) {
+	if (vm)
 		join_queue(t, t->vm, vm, now);
-		dsq = vm_dsq(t->vm);
-	} else {
-		dsq = is_bound(p) ? cpu : llc_dsq(cpu);
-	}
-	scx_bpf_dsq_insert_vtime(p, dsq, HOST_SLICE_NS, t->vtime, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), HOST_SLICE_NS, t->vtime, enq_flags);
 
 	/*
 	 * Only for wakeups: a preempted task that preempts again as it is put back would
 	 * keep two pCPUs kicking each other for ever.
 	 */
-	if (!(enq_flags & SCX_ENQ_WAKEUP))
+	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
+		/* This pCPU goes idle, and would not look again. */
+		if (enq_flags & SCX_ENQ_LAST)
+			scx_bpf_kick_cpu(cpu, 0);
 		return;
+	}
 	/* One that went idle after select_cpu() looked has not seen the queue. */
-	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-	else
-		preempt_for(p, t, vm, now);
+	call_for(p, t, vm, now);
 }
 
 #endif /* BATON_PLACE_BPF_H */

@@ -289,4 +289,56 @@ static inline bool kept_out(const struct task_ctx *spinner, u64 now)
 	return spinner->wait_for && vtime_before(now, spinner->kept_until);
 }
 
+/*
+ * A cgroup that ran ahead of its quota (a tick on each pCPU) pays that back by waiting, but not
+ * for longer than this: the kernel takes a task that waits for 5 s (timeout_ms) as stalled.
+ */
+#define MAX_THROTTLE_NS (3ULL * 1000 * 1000 * 1000)
+
+/* Periods of @q that have begun since the last one that was counted. */
+static inline u64 quota_periods(const struct quota *q, u64 now)
+{
+	return vtime_before(now, q->period_end) || !q->period_ns
+		       ? 0
+		       : (now - q->period_end) / q->period_ns + 1;
+}
+
+/* What @q may hold at most. */
+static inline s64 quota_full(const struct quota *q)
+{
+	return q->quota_ns + q->burst_ns;
+}
+
+/* What it may owe at most. */
+static inline s64 quota_floor(const struct quota *q)
+{
+	u64 periods = q->period_ns ? MAX_THROTTLE_NS / q->period_ns : 0;
+
+	return -(s64)(q->quota_ns * (periods ? periods - 1 : 0));
+}
+
+/* What @periods add where @left is left: no more than makes it full. */
+static inline s64 quota_refills(const struct quota *q, s64 left, u64 periods)
+{
+	s64 room = quota_full(q) - left;
+	u64 most;
+
+	if (room <= 0 || !q->quota_ns)
+		return 0;
+	most = room / q->quota_ns + 1;
+	return q->quota_ns * (periods < most ? periods : most);
+}
+
+/* When @q has CPU time again, ns; 0: it has now. */
+static inline u64 quota_release(const struct quota *q, u64 now)
+{
+	s64 left = q->left;
+	u64 release;
+
+	if (left > 0 || !q->quota_ns)
+		return 0;
+	release = q->period_end + (u64)-left / q->quota_ns * q->period_ns;
+	return vtime_before(now, release) ? release : now + 1;
+}
+
 #endif /* BATON_POLICY_H */

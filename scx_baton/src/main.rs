@@ -244,9 +244,8 @@ fn process_name(tgid: i32) -> String {
 fn remedy(uei: &UserExitInfo) -> Result<()> {
     match uei.exit_code() {
         Some(code) if code == baton_exit_EXIT_CPU_MAX as i64 => bail!(
-            "a VM's cgroup has a CPU quota, which a sched_ext scheduler would have to enforce \
-             itself and {NAME} does not yet: remove it (echo max > .../cpu.max) and start again; \
-             the kernel's scheduler is in charge"
+            "more cgroups have a cpu.max than {NAME} enforces (the line above names the limit): remove \
+             some (echo max > .../cpu.max) and start again; the kernel's scheduler is in charge"
         ),
         Some(code) if code == baton_exit_EXIT_CORE_SCHED as i64 => bail!(
             "vCPU threads have core-scheduling cookies on a host with SMT, a combination that is \

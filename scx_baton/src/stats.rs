@@ -29,6 +29,8 @@ pub struct VmMetrics {
     pub ran_ms: f64,
     #[stat(desc = "Time waiting for a pCPU")]
     pub ready_ms: f64,
+    #[stat(desc = "Time waiting for CPU time by cpu.max")]
+    pub throttled_ms: f64,
     #[stat(desc = "Time waiting for a pCPU while a sibling ran (co-stop)")]
     pub costop_ms: f64,
     #[stat(desc = "Time from one PAUSE exit to the next one at once")]
@@ -61,6 +63,7 @@ impl VmMetrics {
             spread: vm.spread.into(),
             ran_ms: ms(t.ran_ns),
             ready_ms: ms(t.ready_ns),
+            throttled_ms: ms(t.throttled_ns),
             costop_ms: ms(t.costop_ns),
             spin_ms: ms(t.spin_ns),
             boost_ms: ms(t.boost_ns),
@@ -77,6 +80,7 @@ impl VmMetrics {
         Self {
             ran_ms: self.ran_ms - before.ran_ms,
             ready_ms: self.ready_ms - before.ready_ms,
+            throttled_ms: self.throttled_ms - before.throttled_ms,
             costop_ms: self.costop_ms - before.costop_ms,
             spin_ms: self.spin_ms - before.spin_ms,
             boost_ms: self.boost_ms - before.boost_ms,
@@ -93,7 +97,7 @@ impl VmMetrics {
     fn print(&self, key: &str, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} co-stop {:.0} spinning {:.0} \
+            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} throttled {:.0} co-stop {:.0} spinning {:.0} \
              boosted {:.1} waiting for IPI {:.1} | spins {} halts {} boosts {} useful {} useless {}",
             self.name,
             self.vcpus,
@@ -101,6 +105,7 @@ impl VmMetrics {
             if self.spread > 0 { " spread" } else { "" },
             self.ran_ms,
             self.ready_ms,
+            self.throttled_ms,
             self.costop_ms,
             self.spin_ms,
             self.boost_ms,

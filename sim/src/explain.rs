@@ -134,12 +134,15 @@ fn vm_in_words(vm: &VmSpec) -> Result<String> {
         with(g.kick_yields, ", yield to the kicked"),
         with(g.idle_poll, ", polling when idle"),
     ];
+    let quota = vm.cpu_max.map_or(String::new(), |q| {
+        format!(", at most {} of each {}", time(q.quota_us * 1000), time(q.period_us * 1000))
+    });
     let slots = match vm.memslots {
         0 => String::new(),
         n => format!(", {n} memory slots"),
     };
     Ok(format!(
-        "{} VMs of {} vCPUs{}{slots}, weight {}: {} tasks, {what}{uses}; {:?} locks{}.",
+        "{} VMs of {} vCPUs{}{slots}, weight {}{quota}: {} tasks, {what}{uses}; {:?} locks{}.",
         vm.count,
         vm.vcpus,
         if vm.pin { ", pinned" } else { "" },

@@ -87,6 +87,9 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             if dice.chance(70) { 100 } else { 20 + dice.below(400) },
             dice.chance(10)
         );
+        if dice.chance(15) {
+            let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, vcpus));
+        }
         let _ = writeln!(
             out,
             "guest = {{ lock = \"{}\", pv-ipi = {}, pv-tlb-flush = {}, sched-yield = {}, kick-yields = {}, \
@@ -125,6 +128,10 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
                 }
                 3 => format!("vm-ends = {}", dice.below(vms)),
                 4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
+                5 if dice.chance(50) => {
+                    let quota = quota(&mut dice, 4);
+                    format!("vm = {}\ncpu-max = {quota}", dice.below(vms))
+                }
                 5 => format!("vm = {}\nweight = {}", dice.below(vms), 20 + dice.below(400)),
                 _ => {
                     let cpus: Vec<String> =
@@ -138,6 +145,14 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     out
 }
 
+/// From a tenth of a pCPU to more than its vCPUs can use.
+fn quota(dice: &mut Dice, vcpus: u64) -> String {
+    let period = 5_000 + dice.below(200_000);
+    let quota = (period / 10 + dice.below(period * vcpus)).max(1000);
+    let burst = if dice.chance(50) { 0 } else { dice.below(quota) };
+    format!("{{ quota-us = {quota}, period-us = {period}, burst-us = {burst} }}")
+}
+
 /// Runs one; `Ok` is how many events there were.
 fn run(text: &str) -> Result<u64, String> {
     let scenario = Scenario::parse(text, &[]).map_err(|error| format!("{error:#}"))?;
@@ -146,8 +161,32 @@ fn run(text: &str) -> Result<u64, String> {
         Err(why) if why.contains("CPU hotplug ends a scheduler") => return Ok(0),
         result => result?,
     };
+    quotas(&scenario, &outcome)?;
     shares(&scenario, &outcome)?;
     Ok(outcome.events)
+}
+
+/// No VM gets more than its quota, beyond what it saved and one tick on each of its vCPUs.
+fn quotas(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
+    const TICK_S: f64 = 0.004;
+    let clock_jumps = scenario.faults.iter().any(|fault| fault.clock_jump_us.is_some());
+    let changes = scenario.faults.iter().any(|fault| fault.cpu_max.is_some());
+    if scenario.scheduler != "scx_baton" || clock_jumps || changes {
+        return Ok(());
+    }
+    for (place, (vm, got)) in scenario.vms.iter().zip(&outcome.vms).enumerate() {
+        let Some(quota) = vm.cpu_max else { continue };
+        let s = |us: u64| us as f64 / 1e6;
+        let may = s(quota.quota_us) / s(quota.period_us) * scenario.seconds;
+        let ahead = s(2 * quota.quota_us + quota.burst_us) + TICK_S * f64::from(2 * vm.vcpus);
+        let used = got.used * scenario.seconds;
+        if used > may + ahead {
+            return Err(format!(
+                "VM {place} got {used:.3} s of CPU time; its cpu.max is {may:.3} s"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// VMs that could each use the whole host, and nothing else: what they get is by weight.
@@ -157,6 +196,7 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
         vm.workload.as_deref().is_some_and(greedy)
             && vm.vcpus as usize >= outcome.pcpus
             && !vm.pin
+            && vm.cpu_max.is_none()
             && !vm.guest.idle_poll
             && vm.guest.lock != crate::guest::LockKind::PvQueued
     });

@@ -142,6 +142,21 @@ fn slot_search_ns() -> f64 {
     10.0
 }
 
+/// A `cpu.max`, with what may be saved up, µs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Quota {
+    pub quota_us: u64,
+    #[serde(default = "period_us")]
+    pub period_us: u64,
+    #[serde(default)]
+    pub burst_us: u64,
+}
+
+fn period_us() -> u64 {
+    100_000
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Blocked,
@@ -246,6 +261,8 @@ pub trait Scheduler {
     fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     /// The `cpu.weight` of a VM's cgroup changes.
     fn weight_changes(&mut self, _m: &mut Machine, _vm: u32, _weight: u32) {}
+    /// The `cpu.max` of a VM's cgroup changes.
+    fn quota_changes(&mut self, _m: &mut Machine, _vm: u32, _quota: Option<Quota>) {}
     /// Its clock jumps, by so many ns.
     fn clock_jumps(&mut self, _ns: i64) {}
     fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}

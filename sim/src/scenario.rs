@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use crate::fair::{Fair, Kind};
 use crate::guest::{Features, GuestTask, Op, TaskState, Vm};
 use crate::kvm::Kvm;
-use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 use crate::scx::{self, Group, Scx};
 use crate::sim::{Fault, HostThread, Setup, Sim};
 use crate::slots::Slots;
@@ -110,6 +110,8 @@ pub struct VmSpec {
     pub vcpus: u32,
     #[serde(default = "weight")]
     pub weight: u32,
+    /// Of its cgroup; sched_ext schedulers alone know it here.
+    pub cpu_max: Option<Quota>,
     /// A preset's name.
     pub workload: Option<String>,
     /// Of the preset; else what the benchmark does by itself.
@@ -161,9 +163,10 @@ pub struct FaultSpec {
     pub offline: Option<u32>,
     pub online: Option<u32>,
     pub vm_ends: Option<u32>,
-    /// A VM, and what its cgroup weighs from then on.
+    /// A VM, and what its cgroup weighs from then on, or what quota it has.
     pub vm: Option<u32>,
     pub weight: Option<u32>,
+    pub cpu_max: Option<Quota>,
     /// The scheduler's clock (`scx_bpf_now()`) jumps by so much, forth or back.
     pub clock_jump_us: Option<i64>,
     /// A thread's number (vCPUs first), and where it may run from then on.
@@ -515,7 +518,7 @@ impl Scenario {
                     machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin)?);
                 }
                 vms.push(vm);
-                groups.push(Group { weight: spec.weight });
+                groups.push(Group { weight: spec.weight, quota: spec.cpu_max });
             }
         }
         let mut threads = Vec::new();
@@ -599,7 +602,8 @@ impl Scenario {
             Ok(vm)
         };
         let f = spec;
-        ensure!(f.weight.is_none() || f.vm.is_some(), "fault: weight needs a vm");
+        let of_vm = f.weight.is_some() || f.cpu_max.is_some();
+        ensure!(!of_vm || f.vm.is_some(), "fault: weight and cpu-max need a vm");
         let fault = match (f.offline, f.online, f.vm_ends, f.vm, f.task, f.clock_jump_us) {
             (Some(at), None, None, None, None, None) => Fault::Offline(cpu(at)?),
             (None, Some(at), None, None, None, None) => Fault::Online(cpu(at)?),
@@ -609,11 +613,17 @@ impl Scenario {
                 Fault::ClockJumps(us * 1000)
             }
             (None, None, Some(at), None, None, None) => Fault::VmEnds(vm(at)?),
-            (None, None, None, Some(at), None, None) => {
-                let weight = f.weight.context("fault: vm needs a weight")?;
-                ensure!((1..=10_000).contains(&weight), "weight must be from 1 to 10,000");
-                Fault::Weight(vm(at)?, weight)
-            }
+            (None, None, None, Some(at), None, None) => match (f.weight, f.cpu_max) {
+                (Some(weight), None) => {
+                    ensure!((1..=10_000).contains(&weight), "weight must be from 1 to 10,000");
+                    Fault::Weight(vm(at)?, weight)
+                }
+                (None, Some(quota)) => {
+                    check_quota(&quota)?;
+                    Fault::Quota(vm(at)?, Some(quota))
+                }
+                _ => bail!("fault: vm needs either a weight or a cpu-max"),
+            },
             (None, None, None, None, Some(task), None) => {
                 let n = machine.tasks.len();
                 ensure!((task as usize) < n, "fault: there is no thread {task}; there are {n}");
@@ -625,8 +635,8 @@ impl Scenario {
                 Fault::Affinity(task, set)
             }
             _ => bail!(
-                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, and task \
-                 with cpus"
+                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight or cpu-max, \
+                 and task with cpus"
             ),
         };
         Ok(((spec.at_ms * 1e6) as Ns, fault))
@@ -642,6 +652,7 @@ impl VmSpec {
         );
         ensure!((1..=1024).contains(&self.count), "count must be from 1 to 1,024");
         ensure!((1..=10_000).contains(&self.weight), "weight must be from 1 to 10,000");
+        self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
         ensure!(
             self.tasks.is_none_or(|tasks| (1..=100_000).contains(&tasks)),
             "tasks must be from 1 to 100,000"
@@ -753,6 +764,16 @@ impl VmSpec {
             last_boosted: 0,
         })
     }
+}
+
+/// `tg_set_cfs_bandwidth()`: 1 ms to 1 s.
+fn check_quota(quota: &Quota) -> Result<()> {
+    let period = (1_000..=1_000_000).contains(&quota.period_us);
+    ensure!(period, "cpu-max: period-us must be from 1,000 to 1,000,000");
+    let fine =
+        (1_000..=1_000_000_000).contains(&quota.quota_us) && quota.burst_us <= quota.quota_us;
+    ensure!(fine, "cpu-max: quota-us must be from 1,000 to 10^9, burst-us at most that");
+    Ok(())
 }
 
 /// Locks are held one after the other or one in another, not over a sleep, and not when it begins anew;

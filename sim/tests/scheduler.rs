@@ -56,6 +56,44 @@ fn directed_yields_share_one_slice() {
 
 /// A VM that runs everywhere began its turns on other pCPUs and took this one with them; or took it
 /// from the bound vCPU, at once, or behind a thread of the kernel.
+/// cpu.max of one VM; the other gets what is left, and the burst is saved up while it halts.
+#[test]
+fn quotas_are_kept() {
+    let vm = |rest: &str| format!("[[vm]]\nvcpus = 4\nworkload = \"compute\"\n{rest}\n");
+    let used = |text: String| -> Vec<f64> {
+        let out =
+            run(&format!("{}pcpus = 4\n{text}", quiet().replace("seconds = 1.0", "seconds = 4.0")));
+        out.vms.iter().map(|vm| vm.used).collect()
+    };
+    let half = "cpu-max = { quota-us = 50000 }";
+    let got = used(vm(half));
+    assert!((got[0] / 0.5 - 1.0).abs() < 0.03, "half a pCPU: {got:?}");
+    let got = used(vm(half) + &vm(""));
+    assert!((got[0] / 0.5 - 1.0).abs() < 0.03 && got[1] > 3.4, "beside another: {got:?}");
+    let got = used(vm("cpu-max = { quota-us = 2000, period-us = 10000 }"));
+    assert!((got[0] / 0.2 - 1.0).abs() < 0.05, "less than a tick of each pCPU: {got:?}");
+    // Raised at 2.2 s: half of the time.
+    let fault = "[[fault]]\nat-ms = 2200.0\nvm = 0\ncpu-max = { quota-us = 150000 }\n";
+    let got = used(vm(half) + fault);
+    assert!((got[0] - 1.0).abs() < 0.05, "half, then one and a half: {got:?}");
+    let got = used(vm("cpu-max = { quota-us = 1000000 }"));
+    assert!(got[0] > 3.9, "more than there is: {got:?}");
+}
+
+/// What is not used in one period may be used in the next, up to the burst.
+#[test]
+fn bursts_are_saved_up() {
+    let rate = |burst: u32| {
+        let quota = format!("cpu-max = {{ quota-us = 20000, burst-us = {burst} }}");
+        let task = "[[vm.task]]\nprogram = [\"compute 60ms\", \"sleep 440ms\", \"done\"]";
+        let text = quiet().replace("seconds = 1.0", "seconds = 20.0");
+        run(&format!("{text}pcpus = 1\n[[vm]]\nvcpus = 1\n{quota}\n{task}")).vms[0].rate
+    };
+    // 60 ms take two periods and a bit, or with a burst one.
+    let (without, with) = (rate(0), rate(20_000));
+    assert!(with > 1.1 * without, "{without} and {with}");
+}
+
 #[test]
 fn a_bound_vcpu_keeps_its_share_beside_a_vm_that_runs_everywhere() {
     // Between turns a quiet host gives it less than its whole pCPU.

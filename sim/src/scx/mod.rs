@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use self::ffi::*;
 use self::load::Loaded;
 pub use self::load::object;
-use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::machine::{CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 
 const LOCAL: u64 = 1 << 63 | 2;
 const GLOBAL: u64 = 1 << 63 | 1;
@@ -181,6 +181,12 @@ pub struct Scx {
 /// What a cgroup of a VM weighs, and where it is: directly below the root.
 pub struct Group {
     pub weight: u32,
+    pub quota: Option<Quota>,
+}
+
+/// As the kernel gives it: the period, the quota and the burst.
+fn bandwidth(quota: Option<Quota>) -> (u64, u64, u64) {
+    quota.map_or((100_000, u64::MAX, 0), |q| (q.period_us, q.quota_us, q.burst_us))
 }
 
 macro_rules! call {
@@ -303,9 +309,11 @@ impl Scx {
             bail!("the scheduler's init() failed: {error}");
         }
         for index in 0..scx.state.cgroups.len() {
-            let weight = if index == 0 { 100 } else { groups[index - 1].weight };
-            let mut args =
-                CgroupInitArgs { weight, period_us: 100_000, quota_us: u64::MAX, burst_us: 0 };
+            let root = Group { weight: 100, quota: None };
+            let group = if index == 0 { &root } else { &groups[index - 1] };
+            let (period_us, quota_us, burst_us) = bandwidth(group.quota);
+            let weight = group.weight;
+            let mut args = CgroupInitArgs { weight, period_us, quota_us, burst_us };
             let cgroup = &raw mut *scx.state.cgroups[index];
             let error = call!(scx, m, In::Unlocked, 0, cgroup_init(cgroup, &raw mut args));
             if let Some(error) = error.filter(|error| *error != 0) {
@@ -472,9 +480,10 @@ impl Scx {
             "host preempts",
             "boost ns",
         ];
-        const TIMES: [&str; 11] = [
+        const TIMES: [&str; 12] = [
             "ran ns",
             "ready ns",
+            "throttled ns",
             "co-stop ns",
             "spin ns",
             "boosted ns",
@@ -822,6 +831,12 @@ impl Scheduler for Scx {
     fn weight_changes(&mut self, m: &mut Machine, vm: u32, weight: u32) {
         let cgroup = &raw mut *self.state.cgroups[vm as usize + 1];
         call!(self, m, In::Locked, 0, cgroup_set_weight(cgroup, weight));
+    }
+
+    fn quota_changes(&mut self, m: &mut Machine, vm: u32, quota: Option<Quota>) {
+        let cgroup = &raw mut *self.state.cgroups[vm as usize + 1];
+        let (period, quota, burst) = bandwidth(quota);
+        call!(self, m, In::Unlocked, 0, cgroup_set_bandwidth(cgroup, period, quota, burst));
     }
 
     fn clock_jumps(&mut self, ns: i64) {

@@ -44,6 +44,7 @@ impl Sim {
             }
             Fault::VmEnds(vm) => self.end_vm(vm),
             Fault::Weight(vm, weight) => self.sched.weight_changes(&mut self.m, vm, weight),
+            Fault::Quota(vm, quota) => self.sched.quota_changes(&mut self.m, vm, quota),
             Fault::ClockJumps(ns) => self.sched.clock_jumps(ns),
         }
     }

@@ -22,7 +22,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::guest::{Act, Interrupt, Vm};
 use crate::kvm::Kvm;
-use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 use crate::queue::{Event, Queue};
 use crate::trace::Trace;
 
@@ -132,6 +132,8 @@ pub enum Fault {
     VmEnds(u32),
     /// The `cpu.weight` of a VM's cgroup.
     Weight(u32, u32),
+    /// The `cpu.max` of a VM's cgroup.
+    Quota(u32, Option<Quota>),
     ClockJumps(i64),
 }
 

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Tasks whose cgroups have used up their CPU time (quota.bpf.h) wait apart from all others.
+ */
+#ifndef BATON_PARK_BPF_H
+#define BATON_PARK_BPF_H
+
+#include "account.bpf.h"
+
+/* Tasks at the head of a queue that are looked at before one of them runs. */
+#define MAX_PARK_WALK 8
+
+/* @p becomes runnable, but not before @release. */
+static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now, u64 enq_flags)
+{
+	t->parked_at = now;
+	scx_bpf_dsq_insert(p, PARKED_DSQ, HOST_SLICE_NS, enq_flags);
+	look_again(release, now);
+}
+
+/* @p waits in the queue of @it; does it have to wait elsewhere? */
+static bool parks(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task_ctx *t, u64 now)
+{
+	u64 release = t->quotas[0] ? throttled_until(t, now) : 0;
+
+	if (!release)
+		return false;
+	if (scx_bpf_dsq_move(it, p, PARKED_DSQ, 0)) {
+		leave_queue(t, now);
+		t->parked_at = now;
+		look_again(release, now);
+	}
+	return true;
+}
+
+/* Tasks at the head of a queue of host tasks that may not run now. */
+static void park_heads(u64 dsq, u64 now)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = 0;
+
+	if (!nr_quotas)
+		return;
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		t = task_ctx(p);
+		if (seen++ >= MAX_PARK_WALK || !t || !parks(BPF_FOR_EACH_ITER, p, t, now))
+			break;
+	}
+}
+
+#endif /* BATON_PARK_BPF_H */

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * cpu.max. The kernel tells a sched_ext scheduler of quotas and leaves it to enforce them: each
+ * cgroup with one gets so much CPU time for each period, and may save up a burst. Charged at
+ * ticks and switches, so that a cgroup can use a tick too much on each pCPU; later periods pay
+ * that back. A task whose cgroup, or one above it, has nothing left waits apart from all others
+ * until a timer finds that it has.
+ */
+#ifndef BATON_QUOTA_BPF_H
+#define BATON_QUOTA_BPF_H
+
+#include "policy.h"
+#include "state.bpf.h"
+
+/* Tasks whose cgroups have used up their CPU time, in no order. */
+#define PARKED_DSQ 0x30000ULL
+
+struct park_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct park_timer);
+	__uint(max_entries, 1);
+} park_timers SEC(".maps");
+
+/* When the timer looks; 0: it does not. */
+static u64 parked_until;
+
+/* Of cgroups with cpu.max, and how many there are. */
+static struct quota quotas[MAX_QUOTAS];
+static u32 nr_quotas;
+
+static struct quota *quota_slot(u32 slot)
+{
+	return &quotas[slot & (MAX_QUOTAS - 1)];
+}
+
+/* Begin the periods that have come since the last look; one of the pCPUs that see it does. */
+static void refill(struct quota *q, u64 now)
+{
+	u64 end = q->period_end, periods;
+	s64 left, add;
+
+	periods = quota_periods(q, now);
+	if (!periods ||
+	    __sync_val_compare_and_swap(&q->period_end, end, end + periods * q->period_ns) != end)
+		return;
+	add = quota_refills(q, q->left, periods);
+	left = __sync_fetch_and_add(&q->left, add) + add;
+	if (left > quota_full(q))
+		__sync_val_compare_and_swap(&q->left, left, quota_full(q));
+}
+
+/*
+ * Until when none of the cgroups above @t lets it run, ns; 0: it may.
+ * Not static: the verifier looks at such a function once.
+ */
+__noinline u64 throttled_until(const struct task_ctx *t, u64 now)
+{
+	u64 until = 0, release;
+	struct quota *q;
+	u32 i;
+
+	if (!t)
+		return 0;
+	for (i = 0; i < MAX_QUOTA_LEVELS && t->quotas[i]; i++) {
+		q = quota_slot(t->quotas[i]);
+		if (!q->quota_ns)
+			continue;
+		refill(q, now);
+		release = quota_release(q, now);
+		if (release && (!until || vtime_before(until, release)))
+			until = release;
+	}
+	return until;
+}
+
+static void charge_quotas(const struct task_ctx *t, u64 ran)
+{
+	struct quota *q;
+	s64 left;
+	u32 i;
+
+	for (i = 0; i < MAX_QUOTA_LEVELS && t->quotas[i]; i++) {
+		q = quota_slot(t->quotas[i]);
+		if (!q->quota_ns)
+			continue;
+		left = __sync_fetch_and_sub(&q->left, ran) - ran;
+		if (left < quota_floor(q))
+			__sync_val_compare_and_swap(&q->left, left, quota_floor(q));
+	}
+}
+
+/* The timer is to look again at @release. */
+static void look_again(u64 release, u64 now)
+{
+	u32 zero = 0;
+	struct park_timer *timer;
+	u64 armed = parked_until;
+
+	if (armed && !vtime_before(release, armed))
+		return;
+	parked_until = release;
+	timer = bpf_map_lookup_elem(&park_timers, &zero);
+	if (timer)
+		bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
+}
+
+/* A cgroup's quota in µs as the kernel gives it, ~0: none; *@quota is its slot, 0: none. */
+static void set_quota(u32 *quota, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	u64 now = scx_bpf_now();
+	struct quota *q;
+	u32 slot;
+
+	if (quota_us == ~0ULL || !period_us) {
+		if (*quota) {
+			q = quota_slot(*quota);
+			q->quota_ns = 0;
+			q->used = 0;
+			*quota = 0;
+			__sync_fetch_and_sub(&nr_quotas, 1);
+		}
+	} else {
+		if (!*quota) {
+			bpf_for(slot, 1, MAX_QUOTAS) {
+				q = quota_slot(slot);
+				if (!q->used && !__sync_val_compare_and_swap(&q->used, 0, 1)) {
+					*quota = slot;
+					break;
+				}
+			}
+			if (!*quota) {
+				scx_bpf_exit(EXIT_CPU_MAX, "more than %d cgroups have cpu.max set",
+					     MAX_QUOTAS - 1);
+				return;
+			}
+			q = quota_slot(*quota);
+			q->left = 0;
+			q->period_end = now;
+			__sync_fetch_and_add(&nr_quotas, 1);
+		}
+		q = quota_slot(*quota);
+		q->period_ns = period_us * 1000;
+		q->burst_ns = burst_us * 1000;
+		q->quota_ns = quota_us * 1000 ?: 1;
+	}
+	/* Who waits for the old quota may run now. */
+	if (parked_until)
+		look_again(now, now);
+}
+
+#endif /* BATON_QUOTA_BPF_H */
