@@ -5,6 +5,7 @@
 mod bpf_intf;
 mod bpf_skel;
 mod kvm;
+mod quotas;
 mod refuse;
 mod stats;
 
@@ -17,10 +18,11 @@ use log::info;
 use scx_stats::prelude::*;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{Topology, UserExitInfo};
-use scx_utils::{build_id, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity};
+use scx_utils::{
+    build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
+};
 use scx_utils::{uei_exited, uei_report};
 use stats::{Metrics, VmMetrics};
-use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::process::ExitCode;
@@ -108,6 +110,8 @@ struct Scheduler<'a> {
     probes: Option<kvm::Probes>,
     stats_server: StatsServer<(), Metrics>,
     follow_ipis: bool,
+    /// The kernel tells of `cpu.max`.
+    told_of_quotas: bool,
 }
 
 impl<'a> Scheduler<'a> {
@@ -152,7 +156,8 @@ impl<'a> Scheduler<'a> {
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
         let follow_ipis = opts.yield_policy.contains(&YieldPolicy::Ipi);
-        Ok(Self { skel, struct_ops, probes: None, stats_server, follow_ipis })
+        let told_of_quotas = compat::struct_has_field("sched_ext_ops", "cgroup_set_bandwidth")?;
+        Ok(Self { skel, struct_ops, probes: None, stats_server, follow_ipis, told_of_quotas })
     }
 
     /// KVM may come after us, and may go.
@@ -190,7 +195,17 @@ impl<'a> Scheduler<'a> {
                 *total += u64::from_ne_bytes(word.try_into()?);
             }
         }
-        let mut vms = BTreeMap::new();
+        let name = |(slot, vm): &(u32, vm_ctx)| {
+            // A slot's next VM is another one, also of the same process.
+            let key = format!("{}.{slot}.{}", vm.tgid, vm.gen_);
+            (key, VmMetrics::new(vm, process_name(vm.tgid)))
+        };
+        Ok(Metrics::new(&sum, self.vms()?.iter().map(name).collect()))
+    }
+
+    /// All VMs, by slot.
+    fn vms(&self) -> Result<Vec<(u32, vm_ctx)>> {
+        let mut vms = Vec::new();
         for slot in 1..self.vm_slots_end()? {
             let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
                 continue;
@@ -202,12 +217,10 @@ impl<'a> Scheduler<'a> {
             // was checked, and read_unaligned() asks for no alignment.
             let vm = unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() };
             if vm.kvm > VM_DYING.into() {
-                // A slot's next VM is another one, also of the same process.
-                let key = format!("{}.{slot}.{}", vm.tgid, vm.gen_);
-                vms.insert(key, VmMetrics::new(&vm, process_name(vm.tgid)));
+                vms.push((slot, vm));
             }
         }
-        Ok(Metrics::new(&sum, vms))
+        Ok(vms)
     }
 
     fn vm_slots_end(&self) -> Result<u32> {
@@ -222,6 +235,9 @@ impl<'a> Scheduler<'a> {
         let (res_ch, req_ch) = self.stats_server.channels();
         while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
             self.follow_kvm()?;
+            if !self.told_of_quotas {
+                self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
+            }
             match req_ch.recv_timeout(Duration::from_secs(1)) {
                 Ok(()) => res_ch.send(self.metrics()?)?,
                 Err(e) if e.is_timeout() => {}

@@ -75,3 +75,28 @@ bool t_starves(u64 waited, u32 waiting, u32 cpus)
 {
 	return starves(waited, waiting, cpus);
 }
+
+u64 t_quota_periods(const struct quota *q, u64 now)
+{
+	return quota_periods(q, now);
+}
+
+s64 t_quota_refills(const struct quota *q, s64 left, u64 periods)
+{
+	return quota_refills(q, left, periods);
+}
+
+s64 t_quota_full(const struct quota *q)
+{
+	return quota_full(q);
+}
+
+s64 t_quota_floor(const struct quota *q)
+{
+	return quota_floor(q);
+}
+
+u64 t_quota_release(const struct quota *q, u64 now)
+{
+	return quota_release(q, now);
+}

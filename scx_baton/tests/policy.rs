@@ -38,6 +38,11 @@ unsafe extern "C" {
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
+    fn t_quota_periods(q: *const quota, now: u64) -> u64;
+    fn t_quota_refills(q: *const quota, left: i64, periods: u64) -> i64;
+    fn t_quota_full(q: *const quota) -> i64;
+    fn t_quota_floor(q: *const quota) -> i64;
+    fn t_quota_release(q: *const quota, now: u64) -> u64;
 }
 
 const MS: u64 = 1_000_000;
@@ -234,6 +239,48 @@ proptest! {
         for (u, w) in used.iter().zip(&weights) {
             let (got, due) = (*u as f64 / all as f64, f64::from(*w) / f64::from(weight));
             prop_assert!((got / due - 1.0).abs() < 0.02, "weight {} of {}: {} instead of {}", w, weight, got, due);
+        }
+    }
+
+    /// Period by period, as the kernel refills (`__refill_cfs_bandwidth_runtime()`).
+    #[test]
+    fn quotas_are_refilled_and_paid_back(
+        begin: u64,
+        period in 1u64..1000,
+        permille in 1u64..4000,
+        burst in 0u64..1000,
+        owes in 0u64..1000,
+        later in 0u64..20_000,
+    ) {
+        let (period_ns, quota_ns) = (period * MS, (period * permille * 1000).max(1));
+        let burst_ns = quota_ns * burst / 1000;
+        let mut q = quota { quota_ns, period_ns, burst_ns, period_end: begin, left: 0, used: 1 };
+        let full = unsafe { t_quota_full(&q) };
+        let floor = unsafe { t_quota_floor(&q) };
+        q.left = full - ((full - floor) as f64 * owes as f64 / 1000.0) as i64;
+        let now = begin.wrapping_add(later * MS / 10);
+
+        let (mut naive, mut end) = (q.left, begin);
+        while (end.wrapping_sub(now) as i64) <= 0 {
+            naive = (naive + quota_ns as i64).min(full);
+            end = end.wrapping_add(period_ns);
+        }
+        let periods = unsafe { t_quota_periods(&q, now) };
+        q.left = (q.left + unsafe { t_quota_refills(&q, q.left, periods) }).min(full);
+        q.period_end = begin.wrapping_add(periods * period_ns);
+        prop_assert_eq!((q.left, q.period_end), (naive, end));
+
+        let release = unsafe { t_quota_release(&q, now) };
+        if naive > 0 {
+            prop_assert_eq!(release, 0);
+        } else {
+            let mut at = end;
+            while { naive += quota_ns as i64; naive <= 0 } {
+                at = at.wrapping_add(period_ns);
+            }
+            prop_assert_eq!(release, at);
+            // The kernel's watchdog bites after 5 s.
+            prop_assert!(release.wrapping_sub(now) <= 3000 * MS + period_ns);
         }
     }
 
