@@ -4,6 +4,7 @@
 # make test    everything that proves that it works
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
+# make bench-policy                how many instructions each callback of the scheduler executes
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
@@ -18,7 +19,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test test-ray bench-memslots bench-sim clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test test-ray bench-memslots bench-sim bench-policy clean
 all: build
 
 setup:
@@ -80,6 +81,11 @@ bench-memslots: setup
 # Events a second, and what a plain event loop and SimPy reach (PYTHON=… names a Python with SimPy).
 bench-sim: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench scale
+
+# Instructions of each callback of the scheduler, counted by valgrind.
+bench-policy: setup
+	@tools/setup valgrind
+	@$(CARGO) bench --quiet -p baton-sim --bench policy
 
 fmt:
 	@$(CARGO) fmt --all

@@ -191,6 +191,30 @@ fn weights_share_the_cpus() {
     assert!((2.7..=3.3).contains(&ratio), "weights 100:300 gave 1:{ratio:.2}\n{}", found.out);
 }
 
+/// A cgroup with two loops in each of two cgroups in it, and one with two loops: half for each.
+#[test]
+fn shares_follow_the_tree_of_cgroups() {
+    let found = on_host(
+        host(),
+        r#"
+        cd /sys/fs/cgroup
+        mkdir -p p/1 p/2 q
+        echo +cpu >p/cgroup.subtree_control
+        for at in p/1 p/1 p/2 p/2 q q; do busy; echo ${busy##* } >$at/cgroup.procs; done
+        baton
+        usage() { sed -n 's/^usage_usec //p' $1/cpu.stat; }
+        sleep 3
+        p0=$(usage p) q0=$(usage q)
+        sleep 12
+        echo "p=$(($(usage p) - p0))"
+        echo "q=$(($(usage q) - q0))"
+        kill $busy
+        "#,
+    );
+    let ratio = found.number("p") / found.number("q");
+    assert!((0.85..=1.15).contains(&ratio), "one to {ratio:.2}\n{}", found.out);
+}
+
 /// A guest with a quota of half a pCPU, which is lifted while it runs; and a loop of the host, whose
 /// quota is that of the cgroup above its own.
 #[test]

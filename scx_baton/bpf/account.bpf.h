@@ -1,98 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who used how much, what it weighs, and who waits where: the bookkeeping that the
- * decisions in policy.h read.
+ * Who used how much, and who waits where: the bookkeeping that the decisions in policy.h read.
  */
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
-#include "quota.bpf.h"
-
-/* The common axis of virtual time: how far the entities that compete have come. */
-static u64 vnow;
+#include "tree.bpf.h"
 
 /* vCPUs in the queues of all VMs. */
 static u32 nr_waiting;
-
-/* Rises with every change of a weight or a quota anywhere in the cgroup tree. */
-static u64 cgroup_gen = 1;
-
-const volatile bool smt_active;
-
-struct cgrp_ctx {
-	u32 weight; /* cpu.weight */
-	u32 quota; /* slot of its cpu.max; 0: none */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct cgrp_ctx);
-} cgroups SEC(".maps");
-
-/* Kernels without CONFIG_SCHED_CORE have no cookie. */
-struct task_struct___core {
-	unsigned long core_cookie;
-} __attribute__((preserve_access_index));
-
-static bool has_core_cookie(struct task_struct *p)
-{
-	struct task_struct___core *core = (void *)p;
-
-	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
-}
-
-/*
- * The weight of @p: its own times those of the cgroups above it, each relative to 100.
- * Siblings in one cgroup get exactly their ratio. And the quotas above it.
- */
-static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
-{
-	u64 weight = p->scx.weight;
-	struct cgroup *cgrp, *above;
-	struct cgrp_ctx *c;
-	u32 nr = 0, i;
-	int level;
-
-	if (t->weight_gen == cgroup_gen && (!vm || vm->weight_gen == cgroup_gen))
-		return;
-	t->weight_gen = cgroup_gen;
-	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
-		t->quotas[i] = 0;
-	cgrp = scx_bpf_task_cgroup(p);
-	if (cgrp) {
-		bpf_for(level, 1, cgrp->level + 1) {
-			above = bpf_cgroup_ancestor(cgrp, level);
-			if (!above)
-				break;
-			c = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
-			if (c) {
-				weight = weight * c->weight / WEIGHT_DFL;
-				if (c->quota && nr < MAX_QUOTA_LEVELS)
-					t->quotas[nr++] = c->quota;
-				else if (c->quota)
-					scx_bpf_exit(EXIT_CPU_MAX,
-						     "%s[%d] is below more than %d cgroups with "
-						     "cpu.max set",
-						     p->comm, p->pid, MAX_QUOTA_LEVELS);
-			}
-			bpf_cgroup_release(above);
-		}
-		bpf_cgroup_release(cgrp);
-	}
-	t->weight = weight < 1 ? 1 : weight > 1000000 ? 1000000 : weight;
-	if (!vm)
-		return;
-	if (smt_active && has_core_cookie(p))
-		scx_bpf_exit(EXIT_CORE_SCHED, "vCPU thread %s[%d] has a core-scheduling cookie",
-			     p->comm, p->pid);
-	/* A VM seen for the first time starts level with the others. */
-	if (!vm->weight_gen)
-		vm->vtime = vnow;
-	vm->weight_gen = cgroup_gen;
-	vm->weight = t->weight;
-}
 
 static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 {
@@ -111,9 +27,14 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	u64 waited, busy;
 
 	t->queued_vm = NO_VM;
-	if (!vm)
-		return;
 	waited = vtime_before(now, t->queued_at) ? 0 : now - t->queued_at;
+	if (!vm) {
+		if (t->queued_at)
+			t->wants += waited;
+		t->queued_at = 0;
+		return;
+	}
+	t->queued_at = 0;
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
@@ -144,12 +65,13 @@ static void charge(struct task_ctx *t, u64 now)
 	charge_quotas(t, ran);
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
+		t->wants += ran;
 		if (!vm_of(t))
 			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
 					       host_lag(t->weight));
 		return;
 	}
-	t->vtime += ran;
+	t->vtime += weighted(ran, t->weight);
 	__sync_fetch_and_add(&vm->times.ran_ns, ran);
 	if (t->boosted) {
 		stat_add(STAT_BOOST_NS, ran);

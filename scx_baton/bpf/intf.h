@@ -28,6 +28,10 @@ enum baton_limits {
 	MAX_QUOTA_LEVELS = 4,
 	/* what cgroup v2 and the kernel call the weight of an ordinary task */
 	WEIGHT_DFL = 100,
+	/* an ordinary weight in the scheduler's own, finer measure: a power of two */
+	WEIGHT_AVERAGE = 1 << 14,
+	/* cgroups one inside another that a VM's vCPUs can have in common */
+	MAX_LEVELS = 16,
 };
 
 /* No VM. Slots of VMs are numbered from 1, so that a zeroed record means "not a vCPU". */
@@ -56,12 +60,16 @@ struct vm_times {
 struct vm_ctx {
 	u64 kvm; /* address of struct kvm; 0: the slot is free */
 	u64 gen; /* rises with every reuse of the slot */
-	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_DFL / weight */
+	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_AVERAGE / weight */
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
 	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
 	u64 turn_end;
-	u64 weight_gen; /* value of cgroup_gen at which @weight was computed */
-	u32 weight;
+	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
+	u64 counted; /* the epoch in which it was counted there */
+	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
+	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
+	u32 levels; /* how many */
+	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
 	s32 nr_vcpus;
 	s32 nr_queued;
 	s32 nr_running;
@@ -100,7 +108,8 @@ struct task_ctx {
 	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
 	u64 vm_gen; /* generation of the slot that @vm means */
 	u64 weight_gen;
-	u64 queued_at; /* ns; since when it waits in a VM's queue */
+	u64 wants; /* ns for which a host task ran or waited, in this epoch */
+	u64 queued_at; /* ns; since when it waits */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
@@ -110,7 +119,7 @@ struct task_ctx {
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
 	u32 run_vm; /* for whom it was started */
-	u32 weight;
+	u32 weight; /* as a VM's; a vCPU: inside its VM */
 	s32 last_cpu;
 	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
 	s32 waiter; /* pid of the spinner that waits for this vCPU */

@@ -28,7 +28,9 @@ static u32 vm_claim_slot(u64 kvm)
 			continue;
 		vm->nr_vcpus = 0;
 		vm->weight_gen = 0;
-		vm->weight = WEIGHT_DFL;
+		vm->weight = WEIGHT_AVERAGE;
+		vm->levels = 0;
+		vm->wanted_before = 0;
 		vm->turn_end = 0;
 		vm->spread = 0;
 		vm->seen_ns = 0;

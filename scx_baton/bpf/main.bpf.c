@@ -286,7 +286,7 @@ s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_
 	if (!t)
 		return -ENOMEM;
 	t->last_cpu = -1;
-	t->weight = WEIGHT_DFL;
+	t->weight = WEIGHT_AVERAGE;
 	return 0;
 }
 
@@ -368,18 +368,18 @@ void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *fro
 		    struct cgroup *to)
 {
 	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
 	if (t)
 		t->weight_gen = 0;
+	/* Found anew as its vCPUs run. */
+	if (vm)
+		vm->levels = 0;
 }
 
 void BPF_STRUCT_OPS(baton_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 {
-	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
-
-	if (c)
-		c->weight = weight;
-	__sync_fetch_and_add(&cgroup_gen, 1);
+	change_weight(cgrp, weight);
 }
 
 void BPF_STRUCT_OPS(baton_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us,

@@ -288,6 +288,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	if (vm)
 		join_queue(t, t->vm, vm, now);
+	else
+		t->queued_at = now;
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), HOST_SLICE_NS, t->vtime, enq_flags);
 
 	/*

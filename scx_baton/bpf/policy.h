@@ -5,7 +5,7 @@
  * unit tests and the simulator call the same code.
  *
  * Virtual time: each VM and each host task has a vtime, the CPU time it used scaled by
- * 100 / weight, on one common axis; who is furthest behind goes first. A VM is one
+ * its weight, on one common axis; who is furthest behind goes first. A VM is one
  * entity however many vCPUs it has.
  *
  * Turn: when a VM starts to run, all its vCPUs share one window of TURN_NS. Those that
@@ -102,7 +102,26 @@ static inline bool vtime_before(u64 a, u64 b)
 
 static inline u64 weighted(u64 ns, u32 weight)
 {
-	return ns * WEIGHT_DFL / (weight ? weight : 1);
+	return ns * WEIGHT_AVERAGE / (weight ? weight : 1);
+}
+
+/* The whole CPU, as a share of it that is divided up along the tree of cgroups. */
+#define TREE_ALL (1ULL << 40)
+
+/* What a child of @weight gets of @share, where all children that want the CPU weigh @all. */
+static inline u64 tree_share(u64 share, u32 weight, u64 all)
+{
+	if (all < weight)
+		all = weight;
+	return (share >> 16) * weight / (all ? all : 1) << 16;
+}
+
+/* The weight of one with @share of all: WEIGHT_AVERAGE if that is what each of @n would get. */
+static inline u32 tree_weight(u64 share, u64 n)
+{
+	u64 weight = (share >> 14) * (n ? n : 1) >> 12;
+
+	return weight < 1 ? 1 : weight > 1 << 28 ? 1 << 28 : weight;
 }
 
 /*

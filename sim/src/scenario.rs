@@ -88,6 +88,9 @@ pub struct Scenario {
     /// What if this took another time? Instead of what the machine says.
     #[serde(default)]
     pub costs: Table,
+    /// Beside those that VMs have for themselves.
+    #[serde(rename = "cgroup", default)]
+    pub cgroups: Vec<CgroupSpec>,
     #[serde(rename = "vm", default)]
     pub vms: Vec<VmSpec>,
     #[serde(rename = "thread", default)]
@@ -104,9 +107,22 @@ pub struct Scenario {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CgroupSpec {
+    pub name: String,
+    #[serde(default = "weight")]
+    pub weight: u32,
+    pub cpu_max: Option<Quota>,
+    /// The name of another one, above in the file; else it is below the root.
+    pub parent: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct VmSpec {
     #[serde(default = "one_u32")]
     pub count: u32,
+    /// The one that its own cgroup is in; else the root.
+    pub cgroup: Option<String>,
     pub vcpus: u32,
     #[serde(default = "weight")]
     pub weight: u32,
@@ -154,6 +170,7 @@ pub struct ThreadSpec {
     #[serde(default)]
     pub sleep_us: f64,
     pub cpu: Option<u32>,
+    pub cgroup: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -500,6 +517,7 @@ impl Scenario {
                 allowed,
                 weight,
                 vm,
+                group: None,
                 kernel: false,
                 ran: 0,
                 since: 0,
@@ -508,7 +526,17 @@ impl Scenario {
             })
         };
         let (mut vms, mut groups) = (Vec::new(), Vec::new());
+        let n: usize = self.vms.iter().map(|vm| vm.count as usize).sum();
+        // Behind those of the VMs.
+        let find = |name: &Option<String>, among: &[CgroupSpec]| -> Result<Option<usize>> {
+            let Some(name) = name else { return Ok(None) };
+            let place = among.iter().position(|cgroup| cgroup.name == *name);
+            let place =
+                place.with_context(|| format!("there is no [[cgroup]] \"{name}\" above"))?;
+            Ok(Some(n + place))
+        };
         for (place, spec) in self.vms.iter().enumerate() {
+            let parent = find(&spec.cgroup, &self.cgroups)?;
             for _ in 0..spec.count {
                 let first = machine.tasks.len() as u32;
                 let vm = spec.vm(first).with_context(|| format!("vm {}", place + 1))?;
@@ -518,14 +546,25 @@ impl Scenario {
                     machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin)?);
                 }
                 vms.push(vm);
-                groups.push(Group { weight: spec.weight, quota: spec.cpu_max });
+                groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
             }
+        }
+        for (place, spec) in self.cgroups.iter().enumerate() {
+            let before = &self.cgroups[..place];
+            let known = before.iter().any(|cgroup| cgroup.name == spec.name);
+            ensure!(!known, "there are two cgroups \"{}\"", spec.name);
+            ensure!((1..=10_000).contains(&spec.weight), "weight must be from 1 to 10,000");
+            spec.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
+            let parent = find(&spec.parent, before)?;
+            groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
         }
         let mut threads = Vec::new();
         for spec in &self.threads {
             for _ in 0..spec.count {
                 let cpu = machine.tasks.len() as u32;
-                machine.tasks.push(task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu)?);
+                let group = find(&spec.cgroup, &self.cgroups)?.map(|group| group as u32);
+                let thread = task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu)?;
+                machine.tasks.push(Task { group, ..thread });
                 let ns = |us: f64| (us * 1e3) as Ns;
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }

@@ -80,6 +80,40 @@ fn quotas_are_kept() {
     assert!(got[0] > 3.9, "more than there is: {got:?}");
 }
 
+/// The tree of cgroups divides at each level among those that want the CPU.
+#[test]
+fn shares_follow_the_tree() {
+    let text = quiet().replace("seconds = 1.0", "seconds = 10.0\nwarmup = 2.0\npcpus = 4");
+    let used = |rest: &str| -> (Vec<f64>, Vec<f64>) {
+        let out = run(&format!("{text}{rest}"));
+        (out.vms.iter().map(|vm| vm.used).collect(), out.threads)
+    };
+    let near = |got: f64, due: f64| (got / due - 1.0).abs() < 0.02;
+    let slices = "[[cgroup]]\nname = \"a\"\n[[cgroup]]\nname = \"b\"\n";
+    let vm = |slice: &str, rest: &str| {
+        format!("[[vm]]\ncgroup = \"{slice}\"\nvcpus = 4\nworkload = \"compute\"\n{rest}\n")
+    };
+    // Two VMs in one slice, a third one in another: a quarter, a quarter, a half.
+    let (got, _) = used(&(slices.to_string() + &vm("a", "count = 2") + &vm("b", "")));
+    assert!(near(got[0], 1.0) && near(got[1], 1.0) && near(got[2], 2.0), "{got:?}");
+    // Weights inside a slice, and of slices.
+    let heavy = slices.replace("\"b\"", "\"b\"\nweight = 300");
+    let (got, _) =
+        used(&(heavy.clone() + &vm("a", "weight = 50") + &vm("a", "weight = 150") + &vm("b", "")));
+    assert!(near(got[0], 0.25) && near(got[1], 0.75) && near(got[2], 3.0), "{got:?}");
+    // One that halts nearly all the time takes nothing from its neighbour.
+    let idle = vm("a", "").replace("compute", "idle");
+    let (got, _) = used(&(slices.to_string() + &vm("a", "") + &idle + &vm("b", "")));
+    assert!(
+        (got[1] / got[2] - 1.0).abs() < 0.02 || (got[0] / got[2] - 1.0).abs() < 0.02,
+        "{got:?}"
+    );
+    // Eight loops of the host in a slice of their own weigh as much as one VM in its.
+    let loops = "[[thread]]\ncount = 8\nrun-us = 1000.0\ncgroup = \"b\"\n";
+    let (got, _) = used(&(slices.to_string() + &vm("a", "") + loops));
+    assert!(near(got[0], 2.0), "{got:?}");
+}
+
 /// What is not used in one period may be used in the next, up to the burst.
 #[test]
 fn bursts_are_saved_up() {
@@ -175,7 +209,7 @@ fn times_are_those_that_passed() {
     let (used, ready) = (real(|vm| vm.used), real(|vm| vm.ready));
     // A thread is a vCPU from the first tick after it has entered its guest on.
     assert!((ms("ran ns") / used - 1.0).abs() < 0.02, "{} of {used}", ms("ran ns"));
-    assert!((ms("ready ns") / ready - 1.0).abs() < 0.03, "{} of {ready}", ms("ready ns"));
+    assert!((ms("ready ns") / ready - 1.0).abs() < 0.05, "{} of {ready}", ms("ready ns"));
     assert!(ms("co-stop ns") <= ms("ready ns"), "{} co-stop", ms("co-stop ns"));
     let spinning = real(|vm| vm.spinning);
     assert!(ms("spin ns") < 1.1 * spinning && ms("spin ns") > 0.2 * spinning, "{spinning}");

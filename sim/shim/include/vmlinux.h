@@ -49,6 +49,7 @@ struct cgroup {
 	s32 level;
 	s32 index; /* the simulator's */
 	void *storage;
+	struct cgroup *parent;
 };
 
 struct sched_ext_entity {

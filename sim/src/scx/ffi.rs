@@ -16,6 +16,8 @@ pub struct Cgroup {
     pub level: i32,
     pub index: i32,
     pub storage: *mut c_void,
+    /// Null: it is the root.
+    pub parent: *mut Cgroup,
 }
 
 #[repr(C)]

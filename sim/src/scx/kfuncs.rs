@@ -870,14 +870,15 @@ unsafe extern "C" fn curr(sim: *mut c_void, cpu: i32) -> *mut TaskStruct {
     }
 }
 
-unsafe extern "C" fn ancestor(sim: *mut c_void, cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
-    // SAFETY: as above.
-    let (state, own) = unsafe { (Inner::of(sim), (*cgroup).level) };
-    match level {
-        0 => &raw mut *state.cgroups[0],
-        _ if level == own => cgroup,
-        _ => std::ptr::null_mut(),
+unsafe extern "C" fn ancestor(_sim: *mut c_void, cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
+    let mut above = cgroup;
+    // SAFETY: cgroups and their parents stay as long as the simulation does.
+    unsafe {
+        while !above.is_null() && (*above).level != level {
+            above = (*above).parent;
+        }
     }
+    above
 }
 
 unsafe extern "C" fn exit(sim: *mut c_void, code: i64, message: *const c_char, error: bool) {

@@ -90,6 +90,9 @@ fn clang() -> String {
     named.into_iter().chain(["clang".into()]).chain(versions).find(works).unwrap_or("clang".into())
 }
 
+/// Names a folder for objects; without it they are in memory alone. One simulation at a time.
+const KEEP: &str = "BATON_SIM_OBJECTS";
+
 /// One instance.
 pub struct Loaded {
     library: Library,
@@ -106,7 +109,13 @@ impl Loaded {
             File::from_raw_fd(fd)
         };
         file.write_all(object).context("no memory for a scheduler")?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let mut path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // Profilers know functions by the files of their objects.
+        if let Some(directory) = std::env::var_os(KEEP) {
+            let kept = Path::new(&directory).join(format!("scheduler.{}.so", std::process::id()));
+            fs::write(&kept, object).with_context(|| format!("cannot write {}", kept.display()))?;
+            path = kept.display().to_string();
+        }
         // SAFETY: compiled from the project's sources, or the user's own, which the user wants to
         // run; it has no constructors. Another file, so another instance, each time.
         let library = unsafe { Library::new(path) }.context("the scheduler cannot be loaded")?;

@@ -178,10 +178,12 @@ pub struct Scx {
     loaded: Loaded,
 }
 
-/// What a cgroup of a VM weighs, and where it is: directly below the root.
+/// A cgroup. Those of VMs come first, in their order.
 pub struct Group {
     pub weight: u32,
     pub quota: Option<Quota>,
+    /// The place of its parent among them; `None`: the root.
+    pub parent: Option<usize>,
 }
 
 /// As the kernel gives it: the period, the quota and the burst.
@@ -251,8 +253,15 @@ impl Scx {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
         });
         for index in 0..=groups.len() as i32 {
-            let level = i32::from(index > 0);
-            state.cgroups.push(Box::new(Cgroup { level, index, storage: std::ptr::null_mut() }));
+            let (storage, parent) = (std::ptr::null_mut(), std::ptr::null_mut());
+            state.cgroups.push(Box::new(Cgroup { level: 0, index, storage, parent }));
+        }
+        for (place, group) in groups.iter().enumerate() {
+            let parent = &raw mut *state.cgroups[group.parent.map_or(0, |parent| parent + 1)];
+            let above = |group: &Group| group.parent.map(|parent| &groups[parent]);
+            let level = 1 + std::iter::successors(above(group), |group| above(group)).count();
+            let cgroup = &mut state.cgroups[place + 1];
+            (cgroup.parent, cgroup.level) = (parent, level as i32);
         }
         let shim = Box::new(kfuncs::shim(&mut state, cpus as u32));
         // As the loader does.
@@ -308,8 +317,10 @@ impl Scx {
         if let Some(error) = call!(scx, m, In::Unlocked, 0, init()).filter(|error| *error != 0) {
             bail!("the scheduler's init() failed: {error}");
         }
-        for index in 0..scx.state.cgroups.len() {
-            let root = Group { weight: 100, quota: None };
+        let mut order: Vec<usize> = (0..scx.state.cgroups.len()).collect();
+        order.sort_by_key(|index| scx.state.cgroups[*index].level);
+        for index in order {
+            let root = Group { weight: 100, quota: None, parent: None };
             let group = if index == 0 { &root } else { &groups[index - 1] };
             let (period_us, quota_us, burst_us) = bandwidth(group.quota);
             let weight = group.weight;
@@ -525,7 +536,10 @@ impl Scheduler for Scx {
             let first = &mut self.first[t.vm as usize];
             *first = task.min(*first);
         }
-        let group = if t.vm == NONE { 0 } else { t.vm as usize + 1 };
+        let group = match t.vm {
+            NONE => t.group.map_or(0, |group| group as usize + 1),
+            vm => vm as usize + 1,
+        };
         let name = if t.vm == NONE { format!("host-{task}") } else { format!("CPU {task}/KVM") };
         let mut comm = [0; 16];
         let n = name.len().min(15);

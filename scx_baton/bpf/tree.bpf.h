@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a host task or a VM weighs in the tree of cgroups. Each cgroup divides what it gets among
+ * its children that want the CPU, by cpu.weight: those that do not want it must not count, and
+ * who does is not known but from what happened. So time is cut into epochs; in each one every
+ * child counts with its weight times the part of the epoch before in which it ran or waited for
+ * a pCPU. That is looked up once an epoch by each that runs, and nothing is walked for it but
+ * the path upwards.
+ *
+ * A VM is one child, of the cgroup that the threads of all its vCPUs share; the cgroups below it
+ * (libvirt has one for each vCPU) weigh inside the VM.
+ */
+#ifndef BATON_TREE_BPF_H
+#define BATON_TREE_BPF_H
+
+#include "quota.bpf.h"
+
+/* 2^28 ns, a quarter of a second: some turns of each VM. */
+#define EPOCH_SHIFT 28
+#define EPOCH_NS (1ULL << EPOCH_SHIFT)
+
+/* The common axis of virtual time: how far the entities that compete have come. */
+static u64 vnow;
+
+/* Rises with every change of a weight or a quota anywhere in the tree. */
+static u64 cgroup_gen = 1;
+
+const volatile bool smt_active;
+
+struct cgrp_ctx {
+	u64 epoch;
+	u64 sum; /* of the weights of the children, times the ns for which they count */
+	u64 sum_before; /* in the epoch before */
+	u64 wants; /* ns in which they wanted the CPU, one by one */
+	u64 wants_before;
+	u64 counted; /* the epoch in which it was counted with its parent */
+	u32 weight; /* cpu.weight */
+	u32 quota; /* slot of its cpu.max; 0: none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct cgrp_ctx);
+} cgroups SEC(".maps");
+
+/* The time for which all that wanted the CPU did so. */
+static struct cgrp_ctx everybody;
+
+/* Kernels without CONFIG_SCHED_CORE have no cookie. */
+struct task_struct___core {
+	unsigned long core_cookie;
+} __attribute__((preserve_access_index));
+
+static bool has_core_cookie(struct task_struct *p)
+{
+	struct task_struct___core *core = (void *)p;
+
+	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
+}
+
+/* The epochs that have gone by since the last look; one of the pCPUs that see it does it. */
+static void begin_epoch(struct cgrp_ctx *c, u64 epoch)
+{
+	u64 was = c->epoch, sum, wants;
+
+	if (was == epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
+		return;
+	sum = __sync_lock_test_and_set(&c->sum, 0);
+	wants = __sync_lock_test_and_set(&c->wants, 0);
+	c->sum_before = was + 1 == epoch ? sum : 0;
+	c->wants_before = was + 1 == epoch ? wants : 0;
+}
+
+/* A child of @c wanted the CPU for so long. */
+static void count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
+{
+	if (wants > EPOCH_NS)
+		wants = EPOCH_NS;
+	__sync_fetch_and_add(&c->sum, weight * wants);
+	__sync_fetch_and_add(&c->wants, wants);
+}
+
+/* The cpu.weight of @cgrp changes: at once also in what its siblings are measured against. */
+static void change_weight(struct cgroup *cgrp, u32 weight)
+{
+	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0), *parent;
+	struct cgroup *above;
+	u64 wants;
+
+	if (!c)
+		return;
+	above = cgrp->level > 0 ? bpf_cgroup_ancestor(cgrp, cgrp->level - 1) : NULL;
+	if (above) {
+		parent = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
+		wants = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
+		if (parent)
+			__sync_fetch_and_add(&parent->sum_before, wants * weight - wants * c->weight);
+		bpf_cgroup_release(above);
+	}
+	c->weight = weight;
+	__sync_fetch_and_add(&cgroup_gen, 1);
+}
+
+/* What a child gets of a cgroup's share. */
+static u64 share_of(u64 share, const struct cgrp_ctx *c, u32 weight)
+{
+	return tree_share(share, weight, c->sum_before >> EPOCH_SHIFT);
+}
+
+/* Is the cgroup at @level of a vCPU's path one that all vCPUs of the VM are in? */
+static bool vm_shares(struct vm_ctx *vm, u64 cgroup, u32 level, bool first)
+{
+	u64 *at = &vm->path[level & (MAX_LEVELS - 1)];
+
+	if (level >= MAX_LEVELS)
+		return false;
+	if (first)
+		*at = cgroup;
+	else if (level < vm->levels && *at != cgroup)
+		vm->levels = level;
+	return first || level < vm->levels;
+}
+
+/* How long a VM or a host task wanted the CPU since it was last asked. */
+static u64 wanted(struct task_ctx *t, struct vm_ctx *vm)
+{
+	u64 all, before;
+
+	if (!vm)
+		return __sync_lock_test_and_set(&t->wants, 0);
+	all = vm->times.ran_ns + vm->times.ready_ns;
+	before = __sync_lock_test_and_set(&vm->wanted_before, all);
+	return vtime_before(before, all) ? all - before : 0;
+}
+
+/*
+ * Walk the path from the root to @p's cgroup: note the quotas on it, count what is on it, and
+ * tell in @share what the task or the VM gets of all, and in @inner what the vCPU weighs inside
+ * its VM.
+ */
+static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 epoch,
+		      u64 *share, u64 *inner)
+{
+	struct cgroup *cgrp = scx_bpf_task_cgroup(p), *above;
+	struct cgrp_ctx *c, *parent = NULL;
+	bool first = vm && !vm->levels;
+	u32 nr = 0, weight = p->scx.weight;
+	int level;
+
+	if (!cgrp)
+		return;
+	if (vm && !first && vm->levels > cgrp->level + 1)
+		vm->levels = cgrp->level + 1;
+	bpf_for(level, 0, cgrp->level + 1) {
+		above = bpf_cgroup_ancestor(cgrp, level);
+		if (!above)
+			break;
+		c = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
+		if (c && vm && !vm_shares(vm, (u64)above, level, first)) {
+			*inner = *inner * c->weight / WEIGHT_DFL;
+		} else if (c) {
+			begin_epoch(c, epoch);
+			if (parent) {
+				*share = share_of(*share, parent, c->weight);
+				if (c->counted != epoch) {
+					c->counted = epoch;
+					count_child(parent, c->weight, c->wants_before);
+				}
+			}
+			parent = c;
+		}
+		if (c && c->quota && nr < MAX_QUOTA_LEVELS)
+			t->quotas[nr++] = c->quota;
+		else if (c && c->quota)
+			scx_bpf_exit(EXIT_CPU_MAX,
+				     "%s[%d] is below more than %d cgroups with cpu.max set",
+				     p->comm, p->pid, MAX_QUOTA_LEVELS);
+		bpf_cgroup_release(above);
+	}
+	if (first)
+		vm->levels = cgrp->level + 1;
+	bpf_cgroup_release(cgrp);
+	if (!parent)
+		return;
+	*share = share_of(*share, parent, weight);
+	if (!vm || vm->counted != epoch) {
+		u64 wants = wanted(t, vm);
+
+		if (vm)
+			vm->counted = epoch;
+		count_child(parent, weight, wants);
+		count_child(&everybody, 0, wants);
+	}
+}
+
+/* What @p weighs, and what its VM does: once an epoch, and after a change in the tree. */
+static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
+{
+	u64 epoch = scx_bpf_now() >> EPOCH_SHIFT, gen = cgroup_gen + epoch;
+	u64 share = TREE_ALL, inner = p->scx.weight, weight;
+	u32 i;
+
+	if (t->weight_gen == gen && (!vm || vm->weight_gen == gen))
+		return;
+	t->weight_gen = gen;
+	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
+		t->quotas[i] = 0;
+	begin_epoch(&everybody, epoch);
+	walk_tree(p, t, vm, epoch, &share, &inner);
+	weight = tree_weight(share, everybody.wants_before >> EPOCH_SHIFT);
+	if (!vm) {
+		t->weight = weight;
+		return;
+	}
+	t->weight = inner * WEIGHT_AVERAGE / WEIGHT_DFL ?: 1;
+	if (smt_active && has_core_cookie(p))
+		scx_bpf_exit(EXIT_CORE_SCHED, "vCPU thread %s[%d] has a core-scheduling cookie",
+			     p->comm, p->pid);
+	/* A VM seen for the first time starts level with the others. */
+	if (!vm->weight_gen)
+		vm->vtime = vnow;
+	vm->weight_gen = gen;
+	vm->weight = weight;
+}
+
+#endif /* BATON_TREE_BPF_H */
