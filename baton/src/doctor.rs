@@ -8,8 +8,6 @@ use anyhow::{Result, bail};
 use baton_haltpoll::{STATE, restore_left};
 use clap::Args;
 
-use crate::files::show;
-
 #[derive(Args, Debug)]
 pub struct Doctor {
     /// Put back KVM's parameters that an scx_baton which was killed has left changed
@@ -19,26 +17,38 @@ pub struct Doctor {
 
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
 
-pub fn run(doctor: &Doctor) -> Result<()> {
+pub fn main(doctor: &Doctor) -> i32 {
+    match run(doctor) {
+        Ok(words) => {
+            println!("{words}");
+            0
+        }
+        Err(error) => {
+            eprintln!("baton doctor: {error:#}");
+            1
+        }
+    }
+}
+
+fn run(doctor: &Doctor) -> Result<String> {
     let left = Path::new(STATE).exists();
     let runs = fs::read_to_string(OPS).is_ok_and(|ops| ops.starts_with("baton"));
     if runs && left && doctor.restore {
         bail!("scx_baton runs, and puts KVM's parameters back when it ends: stop it instead");
     }
     if doctor.restore {
-        show(&match restore_left()? {
-            Some(ns) => format!("halt_poll_ns is {ns} again\n"),
-            None => "nothing to put back\n".into(),
+        return Ok(match restore_left()? {
+            Some(ns) => format!("halt_poll_ns is {ns} again"),
+            None => "nothing to put back".into(),
         });
-        return Ok(());
     }
-    show(match (runs, left) {
-        (true, true) => "scx_baton runs, and is in charge of KVM's polling at HLT\n",
-        (true, false) => "scx_baton runs; KVM's parameters are as it found them\n",
+    let words = match (runs, left) {
+        (true, true) => "scx_baton runs, and is in charge of KVM's polling at HLT",
+        (true, false) => "scx_baton runs; KVM's parameters are as it found them",
         (false, true) => {
-            "an scx_baton that was killed has left KVM's parameters changed: baton doctor --restore\n"
+            "an scx_baton that was killed has left KVM's parameters changed: baton doctor --restore"
         }
-        (false, false) => "scx_baton does not run, and has left nothing behind\n",
-    });
-    Ok(())
+        (false, false) => "scx_baton does not run, and has left nothing behind",
+    };
+    Ok(words.into())
 }

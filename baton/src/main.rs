@@ -5,6 +5,7 @@ mod ab;
 mod bench;
 mod chart;
 mod demo;
+mod doctor;
 mod files;
 mod peers;
 mod progress;
@@ -34,6 +35,8 @@ enum Tool {
     /// Simulate a KVM host of any size, under scx_baton's own source or the kernel's schedulers
     #[command(subcommand)]
     Sim(sim::Sim),
+    /// What scx_baton has left on this host, and putting it right
+    Doctor(doctor::Doctor),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Tool::Demo(demo) => demo::main(*demo),
         Tool::Bench(bench) => bench::main(*bench),
         Tool::Sim(what) => sim::main(what),
+        Tool::Doctor(doctor) => doctor::main(&doctor),
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)

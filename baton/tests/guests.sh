@@ -97,7 +97,8 @@ baton() {
 }
 
 # One line of statistics: two seconds. The first line only tells the time since the client came.
-stats() { timeout 30 scx_baton --monitor 2 2>/dev/null | sed -n "2{p;q}"; }
+# The lines of the VMs are left out.
+stats() { timeout 30 scx_baton --monitor 2 2>/dev/null | sed -n '/^\[/{x;s/^/x/;/^xx/{x;p;q};x}'; }
 
 stop_baton() {
 	kill -INT $baton_pid

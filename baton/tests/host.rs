@@ -420,7 +420,8 @@ fn kvm_may_come_later_and_go() {
     let found = on_host(
         HostOptions { without_kvm: true, ..host() },
         r#"
-        BATON_READY=started baton
+        BATON_READY=started baton --halt-poll 50000
+        poll=/sys/module/kvm/parameters/halt_poll_ns
         for m in irqbypass kvm kvm-amd; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done
         until_true 'grep -q "watching KVM" /run/baton.err'
         vm a
@@ -428,15 +429,83 @@ fn kvm_may_come_later_and_go() {
         echo "a=$(rate a)"
         echo "stats=$(stats)"
         kill_vm a; sleep 1
+        echo "set=$(cat $poll)"
         rmmod kvm_amd || fail "rmmod kvm_amd"
         until_true 'grep -q "KVM is gone" /run/baton.err'
         rmmod kvm || fail "rmmod kvm"
         echo "state=$(state)"
+        for m in kvm kvm-amd; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done
+        until_true '[ $(grep -c "watching KVM" /run/baton.err) = 2 ]'
+        echo "again=$(cat $poll)"
+        stop_baton
+        echo "restored=$(cat $poll)"
         "#,
     );
     assert!(found.number("a") > 0.0, "{}", found.out);
     assert_eq!(found.stats("stats")["VMs"], 1.0, "{}", found.out);
     assert_eq!(found.text("state"), "enabled");
+    assert_eq!((found.number("set"), found.number("again")), (5e4, 5e4), "{}", found.out);
+    assert_eq!(found.number("restored"), 2e5, "{}", found.out);
+}
+
+/// KVM's parameters are as they were, however scx_baton ends.
+#[test]
+fn polling_is_restored() {
+    let found = on_host(
+        host(),
+        r#"
+        poll=/sys/module/kvm/parameters/halt_poll_ns
+        gone() { kill -9 $baton_pid; wait $baton_pid; until_true '[ "$(state)" = disabled ]'; }
+        echo "before=$(cat $poll)"
+        baton --halt-poll 50000
+        echo "set=$(cat $poll)"
+        stop_baton
+        echo "ended=$(cat $poll)"
+        baton --halt-poll off
+        echo "off=$(cat $poll)"
+        gone
+        echo "killed=$(cat $poll) $(command baton doctor)"
+        echo "doctor=$(command baton doctor --restore) $(cat $poll)"
+        baton --halt-poll off
+        gone
+        baton --halt-poll auto
+        stop_baton
+        echo "next=$(cat $poll)"
+        "#,
+    );
+    let before = found.text("before");
+    assert_eq!((found.number("set"), found.number("off")), (5e4, 0.0), "{}", found.out);
+    assert_eq!((found.text("ended"), found.text("next")), (before, before), "{}", found.out);
+    assert!(found.text("killed").starts_with("0 an scx_baton that was killed"), "{}", found.out);
+    assert_eq!(found.text("doctor"), format!("halt_poll_ns is {before} again {before}"));
+}
+
+/// A guest that halts often, and polls for as long as it may, beside one that wants the CPU: the
+/// time that it polls goes to the other.
+#[test]
+fn polling_vcpus_give_way() {
+    let found = on_host(
+        host(),
+        r#"
+        echo 10000000 >/sys/module/kvm/parameters/halt_poll_ns
+        echo 10000000 >/sys/module/kvm/parameters/halt_poll_ns_grow_start
+        vm a; vm b
+        baton
+        work a 20 barrier; work b 20 hackbench
+        sleep 4
+        timeout 20 scx_baton --monitor 5 2>/dev/null | sed -n 's/^  [^:]*:/vm=&/p' | tail -n 2
+        rate a >/dev/null; rate b >/dev/null
+        "#,
+    );
+    // Two VMs, half of two pCPUs each: what the halting one polled in vain is little of 5 s.
+    let vain = |line: &str| -> f64 {
+        let text = line.split("slept").nth(1).and_then(|rest| rest.split("(after ").nth(1));
+        let ms = text.and_then(|rest| rest.split(' ').next()).unwrap_or("");
+        ms.parse().unwrap_or_else(|_| panic!("no figures in {line}"))
+    };
+    let lines: Vec<&str> = found.out.lines().filter(|line| line.starts_with("vm=")).collect();
+    assert_eq!(lines.len(), 2, "{}", found.out);
+    assert!(lines.iter().all(|line| vain(line) < 1000.0), "{}", found.out);
 }
 
 #[test]

@@ -5,10 +5,8 @@
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
+#include "owing.bpf.h"
 #include "tree.bpf.h"
-
-/* vCPUs in the queues of all VMs. */
-static u32 nr_waiting;
 
 static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 {
@@ -16,7 +14,7 @@ static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
 		return;
 	t->queued_at = now;
 	t->queued_busy = vm_busy(vm, now);
-	__sync_fetch_and_add(&nr_waiting, 1);
+	count_add(COUNT_WAITING, 1);
 	t->queued_vm = slot;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }
@@ -39,7 +37,7 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
-	__sync_fetch_and_sub(&nr_waiting, 1);
+	count_add(COUNT_WAITING, -1);
 }
 
 /* A VM's vCPUs ran for another @ran ns: do they halt often? */
@@ -53,6 +51,36 @@ static void observe(struct vm_ctx *vm, u64 ran)
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
 	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_halts, 0));
+}
+
+/*
+ * vCPU @id of the VM in @slot begins or ends to run: it has taken, or takes, what it was sent.
+ * Not static: the verifier looks at such a function once.
+ */
+__noinline int settle(u32 slot, u32 id, bool runs, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 key = vcpu_key(slot, id);
+	struct vcpu_ctx *v;
+	u32 i;
+
+	if (!vm || id >= MAX_VCPUS)
+		return 0;
+	if (runs)
+		__sync_fetch_and_or(&vm->on_cpu[vcpu_word(id)], vcpu_bit(id));
+	else
+		__sync_fetch_and_and(&vm->on_cpu[vcpu_word(id)], ~vcpu_bit(id));
+	if (!vm_has_bit(vm->owing, id))
+		return 0;
+	__sync_fetch_and_and(&vm->owing[vcpu_word(id)], ~vcpu_bit(id));
+	v = bpf_map_lookup_elem(&vcpus, &key);
+	if (!v)
+		return 0;
+	if (vtime_before(v->owes_since, now))
+		__sync_fetch_and_add(&vm->times.owed_ns, now - v->owes_since);
+	for (i = 0; i < VCPU_WORDS; i++)
+		v->owes[i] = 0;
+	return 0;
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
@@ -104,6 +132,7 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 /* A sleeper comes back: what it may keep of the time that it did not use is limited. */
 static void wake(struct task_ctx *t, struct vm_ctx *vm)
 {
+	t->woken_at = scx_bpf_now();
 	if (!vm) {
 		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
 		return;

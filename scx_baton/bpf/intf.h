@@ -30,6 +30,8 @@ enum baton_limits {
 	WEIGHT_DFL = 100,
 	/* an ordinary weight in the scheduler's own, finer measure: a power of two */
 	WEIGHT_AVERAGE = 1 << 14,
+	/* 2^31 ns are two seconds; all that is longer is in the last one */
+	HALT_BUCKETS = 32,
 	/* cgroups one inside another that a VM's vCPUs can have in common */
 	MAX_LEVELS = 16,
 };
@@ -56,6 +58,16 @@ struct vm_times {
 	u64 useless; /* those after which it spun again at once */
 };
 
+/* Of HLTs; bucket i counts those of 2^i ns and more, below 2^(i+1). */
+struct halt_times {
+	u64 lengths[HALT_BUCKETS]; /* from HLT until the guest goes on, a sleep's end included */
+	u64 wakeups[HALT_BUCKETS]; /* from being woken until running, of those that slept */
+	u64 polled; /* HLTs that ended before the vCPU slept */
+	u64 slept;
+	u64 polled_ns; /* time until they ended */
+	u64 vain_ns; /* time until the others slept */
+};
+
 /* One virtual machine. The slot's index is its identity inside the scheduler. */
 struct vm_ctx {
 	u64 kvm; /* address of struct kvm; 0: the slot is free */
@@ -80,8 +92,12 @@ struct vm_ctx {
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when, while any runs */
 	struct vm_times times;
+	struct halt_times halt;
+	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
+	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
 	s32 tgid; /* the process whose threads its vCPUs are */
 	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */
+	u64 polling[VCPU_WORDS]; /* those that have halted, and poll on their pCPU or go to sleep */
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
 };
 
@@ -113,6 +129,9 @@ struct task_ctx {
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
+	u64 woken_at; /* ns; 0: not since it ran last */
+	u64 halted_at; /* ns; 0: it has not */
+	u64 slept_at; /* ns; 0: not since it halted */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */
 	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one, then 0 */
@@ -127,6 +146,14 @@ struct task_ctx {
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
 	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
+};
+
+/* What is counted of the whole host. */
+enum baton_count {
+	COUNT_SLOTS_END, /* one past the highest slot in use */
+	COUNT_WAITING, /* vCPUs in the queues of all VMs */
+	COUNT_POLLING, /* vCPUs with a bit in @polling */
+	NR_COUNTS,
 };
 
 enum baton_stat {
@@ -145,6 +172,7 @@ enum baton_stat {
 	STAT_GANGS, /* turns in which two vCPUs or more ran at once */
 	STAT_STACKING_AVOIDED, /* wakeups kept off a pCPU where a sibling ran */
 	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
+	STAT_POLLS_CUT, /* polling vCPUs preempted by a waking task */
 	STAT_BOOST_NS, /* CPU time of boosted vCPUs on donated slices */
 	BATON_NR_STATS,
 };

@@ -7,6 +7,7 @@
 #include <scx/common.bpf.h>
 #include "policy.h"
 #include "owing.bpf.h"
+#include "polling.bpf.h"
 #include "state.bpf.h"
 
 /* arch/x86/include/asm/apicdef.h */
@@ -18,7 +19,8 @@ char _license[] SEC("license") = "GPL";
 static u32 vm_claim_slot(u64 kvm)
 {
 	struct vm_ctx *vm;
-	u32 zero = 0, slot, *end;
+	u32 which = COUNT_SLOTS_END, slot;
+	u64 *end;
 
 	bpf_for(slot, 1, MAX_VMS + 1) {
 		vm = vm_slot(slot);
@@ -40,7 +42,9 @@ static u32 vm_claim_slot(u64 kvm)
 		__builtin_memset(&vm->times, 0, sizeof(vm->times));
 		__builtin_memset(vm->on_cpu, 0, sizeof(vm->on_cpu));
 		__builtin_memset(vm->owing, 0, sizeof(vm->owing));
-		end = bpf_map_lookup_elem(&vm_slots_end, &zero);
+		__builtin_memset(vm->polling, 0, sizeof(vm->polling));
+		__builtin_memset(&vm->halt, 0, sizeof(vm->halt));
+		end = bpf_map_lookup_elem(&counts, &which);
 		/* Two VMs may come at once; the larger end must stay. */
 		if (end && *end < slot + 1)
 			*end = slot + 1;
@@ -191,18 +195,44 @@ int BPF_PROG(baton_apicv_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger
 	return delivers(vcpu_id, delivery_mode);
 }
 
-/* A HLT, whether KVM polls or the thread sleeps then. */
+/*
+ * A HLT: KVM polls for a while, or not, and then the thread sleeps. Polling costs nobody
+ * anything as long as nobody waits: if somebody does, it is cut short by the timer that main.bpf.c
+ * has for this pCPU, as no switch must happen inside of this program (docs/policy.md).
+ */
 SEC("fentry/kvm_vcpu_halt")
 int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 {
-	struct task_ctx *t;
-	struct vm_ctx *vm;
+	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
-	t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
-	vm = t ? vm_of(t) : NULL;
-	if (vm) {
-		__sync_fetch_and_add(&vm->seen_halts, 1);
-		__sync_fetch_and_add(&vm->times.halts, 1);
-	}
+	if (!vm)
+		return 0;
+	__sync_fetch_and_add(&vm->seen_halts, 1);
+	__sync_fetch_and_add(&vm->times.halts, 1);
+#ifdef __TARGET_ARCH_x86
+	vm->own_limit = vcpu->kvm->override_halt_poll_ns;
+	vm->guest_polls = !(vcpu->arch.msr_kvm_poll_control & 1);
+#endif
+	t->halted_at = scx_bpf_now();
+	t->slept_at = 0;
+	poll_begins(vm, t->vcpu_id);
+	if (count(COUNT_WAITING))
+		look_soon(bpf_get_smp_processor_id(), POLL_CUT_NS);
+	return 0;
+}
+
+SEC("fexit/kvm_vcpu_halt")
+int BPF_PROG(baton_halted, struct kvm_vcpu *vcpu)
+{
+	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+
+	if (!vm)
+		return 0;
+	poll_ends(vm, t->vcpu_id);
+	if (t->halted_at)
+		halt_ends(&vm->halt, t, scx_bpf_now());
+	t->halted_at = 0;
 	return 0;
 }

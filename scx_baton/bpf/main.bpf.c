@@ -60,8 +60,14 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		return;
 	}
 	t->run_vm = t->vm;
-	settle(vm, t, true, t->run_at);
+	settle(t->vm, t->vcpu_id, true, t->run_at);
 	c->vm = t->vm;
+	c->vcpu_id = t->vcpu_id;
+	if (t->halted_at && !t->slept_at)
+		poll_begins(vm, t->vcpu_id);
+	if (t->woken_at && t->slept_at)
+		count_in(vm->halt.wakeups, t->run_at - t->woken_at);
+	t->woken_at = 0;
 	/* A directed yield changes who runs, not why. */
 	if (picked)
 		c->turn_start = vm->turn_start;
@@ -82,7 +88,8 @@ static void runs_no_more(struct task_ctx *t)
 	u64 now = t->run_at, since;
 
 	if (vm) {
-		settle(vm, t, false, now);
+		settle(t->run_vm, t->vcpu_id, false, now);
+		poll_ends(vm, t->vcpu_id);
 		/* Read before the next one that begins can change it. */
 		since = vm->busy_since;
 		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))
@@ -185,6 +192,8 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	if (!t)
 		return;
 	charge(t, scx_bpf_now());
+	if (!runnable && t->halted_at && !t->slept_at)
+		t->slept_at = t->run_at;
 	runs_no_more(t);
 	t->boosted = 0;
 	t->last_cpu = cpu;
@@ -437,7 +446,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 		return -E2BIG;
 	}
 	bpf_for(i, 0, nr_cpu_ids) {
-		err = scx_bpf_create_dsq(i, -1) ?: init_boost_timer(i);
+		err = scx_bpf_create_dsq(i, -1) ?: init_look_timer(i);
 		if (err)
 			return err;
 	}

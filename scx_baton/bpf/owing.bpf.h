@@ -34,32 +34,6 @@ static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
 	return vcpu_id < MAX_VCPUS && words[vcpu_word(vcpu_id)] & vcpu_bit(vcpu_id);
 }
 
-/* The vCPU of @t begins or ends to run: it has taken, or takes, what it was sent. */
-static inline void settle(struct vm_ctx *vm, const struct task_ctx *t, bool runs, u64 now)
-{
-	u32 id = t->vcpu_id, i;
-	struct vcpu_ctx *v;
-	u64 key;
-
-	if (id >= MAX_VCPUS)
-		return;
-	if (runs)
-		__sync_fetch_and_or(&vm->on_cpu[vcpu_word(id)], vcpu_bit(id));
-	else
-		__sync_fetch_and_and(&vm->on_cpu[vcpu_word(id)], ~vcpu_bit(id));
-	if (!vm_has_bit(vm->owing, id))
-		return;
-	__sync_fetch_and_and(&vm->owing[vcpu_word(id)], ~vcpu_bit(id));
-	key = vcpu_key(t->run_vm, id);
-	v = bpf_map_lookup_elem(&vcpus, &key);
-	if (!v)
-		return;
-	if ((s64)(now - v->owes_since) > 0)
-		__sync_fetch_and_add(&vm->times.owed_ns, now - v->owes_since);
-	for (i = 0; i < VCPU_WORDS; i++)
-		v->owes[i] = 0;
-}
-
 /* vCPU @from sends an IPI to @to. */
 static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 {

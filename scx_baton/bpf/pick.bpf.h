@@ -156,7 +156,9 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 	struct vm_ctx *vm;
 	bool moved = false;
 
-	if (!nr_waiting)
+	u64 waiting = count(COUNT_WAITING);
+
+	if (!waiting)
 		return false;
 	if (walk > MAX_STARVED_WALK)
 		walk = MAX_STARVED_WALK;
@@ -170,7 +172,7 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
 			if (t && !throttled_until(t, now) &&
-			    starves(now - t->queued_at, nr_waiting, nr_cpu_ids) &&
+			    starves(now - t->queued_at, waiting, nr_cpu_ids) &&
 			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
 				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
@@ -224,7 +226,7 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 		if (!moved)
 			t->boosted = 0;
 		else if (c->donor)
-			time_boost(cpu);
+			look_soon(cpu, BOOST_IPI_NS);
 	}
 	bpf_task_release(p);
 out:

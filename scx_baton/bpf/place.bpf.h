@@ -7,6 +7,7 @@
 #define BATON_PLACE_BPF_H
 
 #include "park.bpf.h"
+#include "polling.bpf.h"
 
 enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
@@ -19,6 +20,7 @@ struct cpu_ctx {
 	u64 turn_start; /* of @vm, when it was started here */
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
+	u32 vcpu_id; /* the same */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
 	s32 donor; /* the spinner that goes on when the boosted vCPU has had its time; 0: none */
@@ -94,6 +96,18 @@ static bool vm_takes(const struct cpu_ctx *c, const struct vm_ctx *vm, const str
 }
 
 /*
+ * Does a vCPU run on @cpu that has halted?
+ * Not static: the verifier looks at such a function once.
+ */
+__noinline int polls(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+
+	return vm && vm_has_bit(vm->polling, c->vcpu_id);
+}
+
+/*
  * May a waking task preempt what @c runs? It is a vCPU of @vm, the first of it to be
  * runnable if @was_idle, or else a host task at @vtime.
  */
@@ -129,14 +143,18 @@ static void preempt(s32 cpu, u32 claimed_by)
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
-/* Make room for @p, which has just woken and found no idle pCPU: at home if possible. */
+/*
+ * Make room for @p, which has just woken and found no idle pCPU: on one where a vCPU polls, as
+ * that costs nobody anything, or else at home if possible.
+ */
 static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
-	s32 home = scx_bpf_task_cpu(p), cpu;
+	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
 	struct cpu_ctx *c = cpu_ctx(home);
 	bool sibling_at_home = vm && c->runs == RUNS_VCPU && c->vm == t->vm;
 	/* @p itself is counted in the queue. */
 	bool was_idle = vm && vm->nr_running <= 0 && vm->nr_queued <= 1;
+	u64 polling = count(COUNT_POLLING);
 	u32 i;
 
 	bpf_for(i, 0, nr_cpu_ids) {
@@ -144,16 +162,27 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 		if (cpu >= nr_cpu_ids)
 			cpu -= nr_cpu_ids;
 		c = cpu_ctx(cpu);
-		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
-		    !may_preempt(c, vm, was_idle, t->vtime, now))
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (sibling_at_home)
-			stat_add(STAT_STACKING_AVOIDED, 1);
-		if (!vm && c->runs == RUNS_VCPU)
-			stat_add(STAT_HOST_PREEMPTS, 1);
-		preempt(cpu, vm ? t->vm : NO_VM);
-		return;
+		if (polling && !c->kicked && polls(cpu)) {
+			best = cpu;
+			break;
+		}
+		if (best < 0 && may_preempt(c, vm, was_idle, t->vtime, now))
+			best = cpu;
+		if (best >= 0 && !polling)
+			break;
 	}
+	if (best < 0)
+		return;
+	c = cpu_ctx(best);
+	if (sibling_at_home)
+		stat_add(STAT_STACKING_AVOIDED, 1);
+	if (polls(best))
+		stat_add(STAT_POLLS_CUT, 1);
+	else if (!vm && c->runs == RUNS_VCPU)
+		stat_add(STAT_HOST_PREEMPTS, 1);
+	preempt(best, vm ? t->vm : NO_VM);
 }
 
 /*

@@ -15,13 +15,12 @@ struct {
 	__uint(max_entries, MAX_VMS + 1);
 } vms SEC(".maps");
 
-/* One past the highest slot in use, so that nobody walks 1,024 slots for three VMs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
-	__type(value, u32);
-	__uint(max_entries, 1);
-} vm_slots_end SEC(".maps");
+	__type(value, u64);
+	__uint(max_entries, NR_COUNTS);
+} counts SEC(".maps");
 
 /* Address of struct kvm -> slot. */
 struct {
@@ -68,12 +67,25 @@ static inline struct vm_ctx *vm_slot(u32 slot)
 	return slot == NO_VM ? NULL : bpf_map_lookup_elem(&vms, &slot);
 }
 
+static inline u64 count(u32 which)
+{
+	u64 *n = bpf_map_lookup_elem(&counts, &which);
+
+	return n ? *n : 0;
+}
+
+static inline void count_add(u32 which, s64 more)
+{
+	u64 *n = bpf_map_lookup_elem(&counts, &which);
+
+	if (n)
+		__sync_fetch_and_add(n, more);
+}
+
+/* So that nobody walks 1,024 slots for three VMs. */
 static inline u32 vm_end(void)
 {
-	u32 zero = 0;
-	u32 *end = bpf_map_lookup_elem(&vm_slots_end, &zero);
-
-	return end ? *end : 0;
+	return count(COUNT_SLOTS_END);
 }
 
 static inline struct task_ctx *task_ctx(struct task_struct *p)

@@ -96,7 +96,8 @@ static void change_weight(struct cgroup *cgrp, u32 weight)
 		parent = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
 		wants = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
 		if (parent)
-			__sync_fetch_and_add(&parent->sum_before, wants * weight - wants * c->weight);
+			__sync_fetch_and_add(&parent->sum_before,
+					     wants * weight - wants * c->weight);
 		bpf_cgroup_release(above);
 	}
 	c->weight = weight;

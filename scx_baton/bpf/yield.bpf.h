@@ -11,47 +11,29 @@
 /* vCPUs looked at in one decision. */
 #define MAX_OWING 8
 
-/* Ends the boost of a vCPU that was to take an interrupt: no tick is that fine. */
-struct boost_timer {
-	struct bpf_timer timer;
-	s32 cpu;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, u32);
-	__type(value, struct boost_timer);
-	__uint(max_entries, MAX_CPUS);
-} boost_timers SEC(".maps");
-
-static int boost_ends(void *map, int *key, struct boost_timer *b)
+/*
+ * The boost of a vCPU that was to take an interrupt is over, or a vCPU polls while others wait.
+ * Not a thread of the kernel that has preempted it.
+ */
+static int look(void *map, int *key, struct look_timer *at)
 {
-	struct cpu_ctx *c = cpu_ctx(b->cpu);
+	struct cpu_ctx *c = cpu_ctx(at->cpu);
 
-	/* Not a thread of the kernel that has preempted it. */
-	if (c->donor && c->runs == RUNS_VCPU)
-		scx_bpf_kick_cpu(b->cpu, SCX_KICK_PREEMPT);
+	if (c->runs == RUNS_VCPU && (c->donor || polls(at->cpu)))
+		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
 
-static s32 init_boost_timer(s32 cpu)
+static s32 init_look_timer(s32 cpu)
 {
-	struct boost_timer *b = bpf_map_lookup_elem(&boost_timers, &cpu);
+	struct look_timer *at = bpf_map_lookup_elem(&look_timers, &cpu);
 	s32 err;
 
-	if (!b)
+	if (!at)
 		return -ENOENT;
-	b->cpu = cpu;
-	err = bpf_timer_init(&b->timer, &boost_timers, CLOCK_MONOTONIC);
-	return err ?: bpf_timer_set_callback(&b->timer, boost_ends);
-}
-
-static void time_boost(s32 cpu)
-{
-	struct boost_timer *b = bpf_map_lookup_elem(&boost_timers, &cpu);
-
-	if (b)
-		bpf_timer_start(&b->timer, BOOST_IPI_NS, 0);
+	at->cpu = cpu;
+	err = bpf_timer_init(&at->timer, &look_timers, CLOCK_MONOTONIC);
+	return err ?: bpf_timer_set_callback(&at->timer, look);
 }
 
 /* For a spinner the first that applies; --yield-policy. */

@@ -43,6 +43,18 @@ pub struct VmMetrics {
     pub spins: u64,
     #[stat(desc = "HLT exits")]
     pub halts: u64,
+    #[stat(desc = "HLTs that ended while KVM polled")]
+    pub polled: u64,
+    #[stat(desc = "HLTs after which the vCPU's thread slept")]
+    pub slept: u64,
+    #[stat(desc = "Time polled until HLTs ended")]
+    pub poll_ms: f64,
+    #[stat(desc = "Time polled in vain, until the vCPU's thread slept")]
+    pub vain_poll_ms: f64,
+    #[stat(desc = "Median time from being woken until running, in microseconds; a power of two")]
+    pub wakeup_us: f64,
+    #[stat(desc = "Who decides on polling at HLT: the host, the VMM or the guest")]
+    pub poll_by: String,
     #[stat(desc = "Yields by spinners that were carried out")]
     pub boosts: u64,
     #[stat(desc = "Boosts after which the spinner went on")]
@@ -70,6 +82,17 @@ impl VmMetrics {
             ipi_wait_ms: ms(t.owed_ns),
             spins: t.spins,
             halts: t.halts,
+            polled: vm.halt.polled,
+            slept: vm.halt.slept,
+            poll_ms: ms(vm.halt.polled_ns),
+            vain_poll_ms: ms(vm.halt.vain_ns),
+            wakeup_us: median_us(&vm.halt.wakeups),
+            poll_by: match (vm.own_limit, vm.guest_polls) {
+                (0, 0) => "host",
+                (_, 0) => "VMM",
+                _ => "guest",
+            }
+            .into(),
             boosts: t.boosts,
             useful: t.useful,
             useless: t.useless,
@@ -87,6 +110,10 @@ impl VmMetrics {
             ipi_wait_ms: self.ipi_wait_ms - before.ipi_wait_ms,
             spins: self.spins.saturating_sub(before.spins),
             halts: self.halts.saturating_sub(before.halts),
+            polled: self.polled.saturating_sub(before.polled),
+            slept: self.slept.saturating_sub(before.slept),
+            poll_ms: self.poll_ms - before.poll_ms,
+            vain_poll_ms: self.vain_poll_ms - before.vain_poll_ms,
             boosts: self.boosts.saturating_sub(before.boosts),
             useful: self.useful.saturating_sub(before.useful),
             useless: self.useless.saturating_sub(before.useless),
@@ -98,7 +125,8 @@ impl VmMetrics {
         writeln!(
             out,
             "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} throttled {:.0} co-stop {:.0} spinning {:.0} \
-             boosted {:.1} waiting for IPI {:.1} | spins {} halts {} boosts {} useful {} useless {}",
+             boosted {:.1} waiting for IPI {:.1} | spins {} boosts {} useful {} useless {} | \
+             halts {} polled {} ({:.1} ms) slept {} (after {:.1} ms), wake-up {:.0} µs, polling by {}",
             self.name,
             self.vcpus,
             self.weight,
@@ -111,13 +139,30 @@ impl VmMetrics {
             self.boost_ms,
             self.ipi_wait_ms,
             self.spins,
-            self.halts,
             self.boosts,
             self.useful,
-            self.useless
+            self.useless,
+            self.halts,
+            self.polled,
+            self.poll_ms,
+            self.slept,
+            self.vain_poll_ms,
+            self.wakeup_us,
+            self.poll_by
         )?;
         Ok(())
     }
+}
+
+/// Of a histogram whose bucket i begins with 2^i ns, the bucket of the median; 0 without any.
+fn median_us(buckets: &[u64]) -> f64 {
+    let half = buckets.iter().sum::<u64>().div_ceil(2);
+    let mut seen = 0;
+    let at = buckets.iter().position(|n| {
+        seen += n;
+        seen >= half && half > 0
+    });
+    at.map_or(0.0, |bucket| (1u64 << bucket) as f64 / 1e3)
 }
 
 /// VMs that `--stats` shows: those that ran most. The statistics server has them all.
@@ -163,6 +208,8 @@ pub struct Metrics {
     pub stacking_avoided: u64,
     #[stat(desc = "vCPUs preempted by a waking host thread")]
     pub host_preempts: u64,
+    #[stat(desc = "vCPUs that polled at HLT and were preempted by a waking task")]
+    pub polls_cut: u64,
     #[stat(desc = "CPU time that vCPUs got from directed yields, in microseconds")]
     pub boost_us: u64,
     #[stat(desc = "Each VM, by its process and slot")]
@@ -192,6 +239,7 @@ impl Metrics {
             gangs: count(baton_stat_STAT_GANGS),
             stacking_avoided: count(baton_stat_STAT_STACKING_AVOIDED),
             host_preempts: count(baton_stat_STAT_HOST_PREEMPTS),
+            polls_cut: count(baton_stat_STAT_POLLS_CUT),
             boost_us: count(baton_stat_STAT_BOOST_NS) / 1000,
             by_vm,
         }
@@ -218,6 +266,7 @@ impl Metrics {
             gangs: self.gangs - before.gangs,
             stacking_avoided: self.stacking_avoided - before.stacking_avoided,
             host_preempts: self.host_preempts - before.host_preempts,
+            polls_cut: self.polls_cut - before.polls_cut,
             boost_us: self.boost_us - before.boost_us,
             by_vm: self
                 .by_vm
@@ -235,7 +284,7 @@ impl Metrics {
             out,
             "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
-             host preempts {} | boost {:.1} ms",
+             host preempts {} polls cut {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
             self.vcpus,
@@ -255,6 +304,7 @@ impl Metrics {
             self.gangs,
             self.stacking_avoided,
             self.host_preempts,
+            self.polls_cut,
             self.boost_us as f64 / 1000.0
         )?;
         let mut vms: Vec<_> = self.by_vm.iter().collect();

@@ -47,11 +47,13 @@ unsafe extern "C" {
 
 const MS: u64 = 1_000_000;
 const TURN: u64 = 12 * MS;
+/// An average weight.
+const ONE: u32 = 1 << 14;
 
 fn vm() -> vm_ctx {
     // SAFETY: a record of plain integers, for which all zeroes is a value.
     let mut vm: vm_ctx = unsafe { std::mem::zeroed() };
-    vm.weight = 100;
+    vm.weight = ONE;
     vm.nr_vcpus = 2;
     vm
 }

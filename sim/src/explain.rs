@@ -74,6 +74,12 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         HaltPoll::Off => "does not poll at HLT".into(),
         HaltPoll::Fixed(ns) => format!("polls for {} at HLT", time(ns)),
         HaltPoll::Adaptive(ns) => format!("polls for up to {} at HLT", time(ns)),
+        HaltPoll::Governed(budget) => {
+            format!(
+                "polls at HLT as Baton's governor says, {} % of the host at most",
+                budget * 100.0
+            )
+        }
         HaltPoll::Clairvoyant(ns) => format!("polls at HLTs that end within {}", time(ns)),
     };
     let _ = writeln!(out, "KVM: {ple}; whom it yields to: {:?}; it {poll}.", kvm.on_spin);

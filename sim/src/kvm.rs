@@ -56,6 +56,9 @@ pub enum HaltPoll {
     Fixed(Ns),
     /// Up to so long, ns, grown and shrunk by 2 from 10 µs (Linux 4.3 on).
     Adaptive(Ns),
+    /// The same, with the limit that Baton's governor sets each second, within this share of the host's
+    /// CPU time (docs/halt-polling.md).
+    Governed(f64),
     /// Knows when the vCPU's own timers and requests end: polls if that is within so long, ns, what a
     /// sleep costs; else not at all. What others will send it is not known. No KVM does this: it is
     /// the bound for those that must guess (the optimum of a ski rental).
@@ -108,18 +111,20 @@ impl Default for Kvm {
     }
 }
 
+/// `halt_poll_ns_grow_start`, as KVM has it.
+pub const GROW_START: Ns = 10_000;
+
 /// `kvm_vcpu_halt()`: how a vCPU's time to poll changes after a halt of this length.
-pub fn next_poll(now_polls: Ns, limit: Ns, halted: Ns) -> Ns {
-    const START: Ns = 10_000;
+pub fn next_poll(now_polls: Ns, limit: Ns, start: Ns, halted: Ns) -> Ns {
     if halted <= now_polls {
         now_polls
     } else if now_polls > 0 && halted > limit {
         // shrink_halt_poll_ns()
         let less = now_polls / 2;
-        if less < START { 0 } else { less }
+        if less < start { 0 } else { less }
     } else if now_polls < limit && halted < limit {
         // grow_halt_poll_ns()
-        (now_polls * 2).max(START).min(limit)
+        (now_polls * 2).max(start).min(limit)
     } else {
         now_polls
     }
@@ -134,12 +139,13 @@ mod tests {
         let mut poll = 0;
         let mut seen = Vec::new();
         for _ in 0..6 {
-            poll = next_poll(poll, 200_000, 150_000);
+            poll = next_poll(poll, 200_000, GROW_START, 150_000);
             seen.push(poll);
         }
         assert_eq!(seen, [10_000, 20_000, 40_000, 80_000, 160_000, 160_000]);
-        assert_eq!(next_poll(160_000, 200_000, 1_000_000), 80_000);
-        assert_eq!(next_poll(10_000, 200_000, 1_000_000), 0);
-        assert_eq!(next_poll(0, 200_000, 1_000_000), 0);
+        let long = |polls| next_poll(polls, 200_000, GROW_START, 1_000_000);
+        assert_eq!(long(160_000), 80_000);
+        assert_eq!(long(10_000), 0);
+        assert_eq!(long(0), 0);
     }
 }

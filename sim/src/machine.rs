@@ -261,6 +261,7 @@ pub trait Scheduler {
     /// The vCPU that runs on `cpu` interrupts another one of its VM, by that one's number there.
     fn ipi_sent(&mut self, _m: &mut Machine, _cpu: u32, _to: u32) {}
     fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    fn vcpu_halted(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     /// The `cpu.weight` of a VM's cgroup changes.
     fn weight_changes(&mut self, _m: &mut Machine, _vm: u32, _weight: u32) {}
     /// The `cpu.max` of a VM's cgroup changes.

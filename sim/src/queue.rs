@@ -22,6 +22,8 @@ pub enum Event {
     Timer(u64),
     /// A fault of the scenario, by its number.
     Fault(u32),
+    /// scx_baton's governor of halt polling decides.
+    Govern,
     /// Everything before this is not measured.
     Warm,
 }

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 use crate::fair::{Fair, Kind};
 use crate::guest::{Features, GuestTask, Op, TaskState, Vm};
-use crate::kvm::Kvm;
+use crate::kvm::{HaltPoll, Kvm};
 use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 use crate::scx::{self, Group, Scx};
 use crate::sim::{Fault, HostThread, Setup, Sim};
@@ -463,6 +463,9 @@ impl Scenario {
         ensure!((1..=1000).contains(&kvm.ple_grow), "kvm: ple-grow must be from 1 to 1000");
         let missed = kvm.missed_events;
         ensure!((0.0..=1.0).contains(&missed), "kvm: missed-events must be from 0 to 1");
+        if let HaltPoll::Governed(budget) = kvm.halt_poll {
+            ensure!((0.0..=1.0).contains(&budget), "kvm: halt-poll: governed is from 0 to 1");
+        }
         ensure!(kvm.ple_window_ns > 0, "kvm: ple-window-ns must be above 0");
         Ok(kvm)
     }

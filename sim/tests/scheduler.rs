@@ -217,6 +217,20 @@ fn times_are_those_that_passed() {
     assert!(ms("useful") > ms("useless") && ms("IPI wait ns") > 0.0);
 }
 
+/// A VM that halts all the time and may poll for long, beside one that wants more than there is. The
+/// vCPUs that wait are on other runqueues than the polling one's, so that KVM does not see them.
+#[test]
+fn polling_costs_nobody_who_waits() {
+    let out = run(&format!(
+        "{}pcpus = 4\n[kvm]\nhalt-poll = {{ fixed = 5000000 }}\n[[vm]]\nvcpus = 6\n\
+         workload = \"compute\"\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
+         program = [\"compute 100us\", \"sleep 2ms\", \"done\"]",
+        quiet()
+    ));
+    let polling = out.vms[1].polling;
+    assert!(polling < 0.003 && out.vms[1].halts_per_s > 500.0, "{polling} pCPUs are polled away");
+}
+
 #[test]
 fn a_debt_ends_when_the_ipi_is_taken() {
     let text = |policy: &str| {

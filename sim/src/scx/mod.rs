@@ -158,6 +158,7 @@ struct Probes {
     spun: Option<VcpuFn>,
     accept: Option<AcceptFn>,
     halt: Option<VcpuFn>,
+    halted: Option<VcpuFn>,
     destroy: Option<VmFn>,
 }
 
@@ -272,6 +273,7 @@ impl Scx {
             spun: loaded.symbol("baton_spun"),
             accept: loaded.symbol("baton_accept_irq").filter(|_: &AcceptFn| follows_ipis),
             halt: loaded.symbol("baton_halt"),
+            halted: loaded.symbol("baton_halted"),
             destroy: loaded.symbol("baton_destroy_vm"),
         };
         let llcs = m.cpus.iter().map(|cpu| cpu.llc).max().unwrap_or(0) + 1;
@@ -473,7 +475,7 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 16] = [
+        const NAMES: [&str; 17] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -489,6 +491,7 @@ impl Scx {
             "gangs",
             "stacking avoided",
             "host preempts",
+            "polls cut",
             "boost ns",
         ];
         const TIMES: [&str; 12] = [
@@ -828,6 +831,16 @@ impl Scheduler for Scx {
             let before = self.enter(m, In::Locked, cpu, "fentry/kvm_vcpu_halt");
             // SAFETY: as above.
             unsafe { halt(vcpu) };
+            self.leave(before);
+        }
+    }
+
+    fn vcpu_halted(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let vcpu = self.vcpu(m, task);
+        if let Some(halted) = self.probes.halted {
+            let before = self.enter(m, In::Locked, cpu, "fexit/kvm_vcpu_halt");
+            // SAFETY: as above.
+            unsafe { halted(vcpu) };
             self.leave(before);
         }
     }

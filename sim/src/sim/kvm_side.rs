@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! KVM's side of a vCPU: exits, HLT, PAUSE loops, interrupts.
 
+use baton_haltpoll::BUCKETS;
 use rand_core::RngCore;
 
 use super::{Sim, Then};
 use crate::guest::{Act, Interrupt};
-use crate::kvm::{HaltPoll, OnSpin, next_poll};
+use crate::kvm::{GROW_START, HaltPoll, OnSpin, next_poll};
 use crate::machine::{Ns, State};
+use crate::queue::Event;
 
 /// A vCPU that spins and is skipped as candidate by the counter: at most so often.
 const COUNTER_MAX: u32 = 5;
+
+/// The governor decides so often.
+pub(super) const GOVERN_NS: Ns = 1_000_000_000;
+
+/// Of its histograms: powers of two, of ns.
+pub(super) fn bucket(ns: Ns) -> usize {
+    ((ns | 1).ilog2() as usize).min(BUCKETS - 1)
+}
 
 impl Sim {
     pub(super) fn host_work_ends(&mut self, cpu: u32, v: u32) {
@@ -57,11 +67,13 @@ impl Sim {
         }
         if self.seen() {
             self.sched.vcpu_halts(&mut self.m, cpu, v);
+            self.vcpus[at].in_halt = self.m.now.max(1);
         }
         let limit = match self.kvm.halt_poll {
             HaltPoll::Off => 0,
             HaltPoll::Fixed(ns) => ns,
             HaltPoll::Adaptive(_) => self.vcpus[at].poll_ns,
+            HaltPoll::Governed(_) => self.vcpus[at].poll_ns.min(self.governed_ns),
             HaltPoll::Clairvoyant(ns) => {
                 let wakes = self.vcpus[at].wakes.iter().min();
                 let soon = wakes.map(|wake| wake.saturating_sub(self.m.now));
@@ -80,6 +92,42 @@ impl Sim {
         }
         self.m.tasks[at].state = State::Blocked;
         self.schedule(cpu);
+    }
+
+    /// The scheduler's probe sees that kvm_vcpu_halt() ends.
+    pub(super) fn leaves_halt(&mut self, v: u32) {
+        let since = std::mem::take(&mut self.vcpus[v as usize].in_halt);
+        if since == 0 {
+            return;
+        }
+        self.halts.lengths[bucket(self.m.now - since)] += 1;
+        if self.seen() {
+            let cpu = self.m.task(v).cpu;
+            self.sched.vcpu_halted(&mut self.m, cpu, v);
+        }
+    }
+
+    /// A halt is over: `kvm_vcpu_halt()` learns from its length.
+    pub(super) fn adapts_polling(&mut self, v: u32) {
+        let (limit, now) = (self.poll_limit(), self.m.now);
+        let start = match self.kvm.halt_poll {
+            HaltPoll::Adaptive(_) => GROW_START,
+            HaltPoll::Governed(_) => limit,
+            _ => return,
+        };
+        let v = &mut self.vcpus[v as usize];
+        if v.halted_at > 0 {
+            v.poll_ns = next_poll(v.poll_ns.min(limit), limit, start, now - v.halted_at);
+        }
+    }
+
+    /// The governor of scx_baton's user space, once a second.
+    pub(super) fn govern(&mut self) {
+        let halts = std::mem::take(&mut self.halts);
+        if let Some(decision) = self.governor.as_mut().and_then(|g| g.decide(&halts, 1.0)) {
+            self.governed_ns = decision.limit_ns;
+        }
+        self.queue.push(self.m.now + GOVERN_NS, Event::Govern);
     }
 
     /// Whether the scheduler's probe sees the event that happens now.
@@ -112,13 +160,11 @@ impl Sim {
         let at = v as usize;
         if self.vcpus[at].polling {
             self.stop(v);
-            let (limit, now) = (self.poll_limit(), self.m.now);
+            self.adapts_polling(v);
             let v = &mut self.vcpus[at];
             self.counts[v.vm as usize].polls_hit += 1;
-            if let HaltPoll::Adaptive(_) = self.kvm.halt_poll {
-                v.poll_ns = next_poll(v.poll_ns, limit, now - v.halted_at);
-            }
             (v.polling, v.work, v.then, v.halted_at) = (false, 0, Then::Enter, 0);
+            self.leaves_halt(at as u32);
             return self.begin(at as u32);
         }
         // It sees to it at its next entry.

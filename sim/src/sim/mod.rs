@@ -15,13 +15,14 @@ mod pcpu;
 use std::collections::VecDeque;
 
 use anyhow::{Result, bail};
+use baton_haltpoll::{Governor, Halts};
 use hdrhistogram::Histogram;
 use memslots::Hint;
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::guest::{Act, Interrupt, Vm};
-use crate::kvm::Kvm;
+use crate::kvm::{HaltPoll, Kvm};
 use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 use crate::queue::{Event, Queue};
 use crate::trace::Trace;
@@ -72,6 +73,8 @@ struct Vcpu {
     polling: bool,
     poll_ns: Ns,
     halted_at: Ns,
+    /// Since when it is in kvm_vcpu_halt(), as far as the scheduler's probes know; 0: it is not.
+    in_halt: Ns,
     /// When its timers and requests end.
     wakes: Vec<Ns>,
     /// Of the memory slots: the frame that KVM looked for last, and where it was.
@@ -193,6 +196,10 @@ pub struct Sim {
     idle_since: Vec<Ns>,
     costs: Costs,
     kvm: Kvm,
+    /// Its limit, and what it has seen since it decided last.
+    governor: Option<Governor>,
+    governed_ns: Ns,
+    halts: Halts,
     faults: Vec<(Ns, Fault)>,
     warmup: Ns,
     end: Ns,
@@ -239,6 +246,7 @@ impl Sim {
                     polling: false,
                     poll_ns: 0,
                     halted_at: 0,
+                    in_halt: 0,
                     wakes: Vec::new(),
                     gfn: 0,
                     slot_hint: Hint::default(),
@@ -266,6 +274,12 @@ impl Sim {
             locked_until: vec![0; cpus],
             idle_since: vec![0; cpus],
             costs,
+            governor: match kvm.halt_poll {
+                HaltPoll::Governed(budget) => Some(Governor::new(budget, cpus, 0)),
+                _ => None,
+            },
+            governed_ns: 0,
+            halts: Halts::default(),
             kvm,
             faults,
             warmup: setup.warmup,
@@ -294,6 +308,9 @@ impl Sim {
             self.queue.push(*at, Event::Fault(number as u32));
         }
         self.queue.push(self.warmup, Event::Warm);
+        if self.governor.is_some() {
+            self.queue.push(kvm_side::GOVERN_NS, Event::Govern);
+        }
         for task in 0..self.m.tasks.len() as u32 {
             self.sched.add(&mut self.m, task);
         }
@@ -385,6 +402,7 @@ impl Sim {
                 self.sched.timer(&mut self.m, timer);
             }
             Event::Fault(number) => self.fault(number),
+            Event::Govern => self.govern(),
             Event::Warm => self.warm(),
         }
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! pCPUs and their threads: who runs, since when, and how far it got.
 
+use super::kvm_side::bucket;
 use super::{EVER, Segment, Sim, Then};
 use crate::guest::Act;
-use crate::kvm::{HaltPoll, next_poll};
+use crate::kvm::HaltPoll;
 use crate::machine::{NONE, Ns, State};
 use crate::queue::Event;
 
@@ -37,13 +38,8 @@ impl Sim {
         t.state = State::Runnable;
         t.since = self.m.now;
         if self.is_vcpu(task) {
-            let limit = self.poll_limit();
-            let now = self.m.now;
-            let v = &mut self.vcpus[task as usize];
-            if let (HaltPoll::Adaptive(_), true) = (self.kvm.halt_poll, v.halted_at > 0) {
-                v.poll_ns = next_poll(v.poll_ns, limit, now - v.halted_at);
-            }
-            v.halted_at = 0;
+            self.adapts_polling(task);
+            self.vcpus[task as usize].halted_at = 0;
             self.is_ready(task, true);
         }
         self.sched.wake(&mut self.m, task, self.here);
@@ -62,6 +58,7 @@ impl Sim {
         match self.kvm.halt_poll {
             HaltPoll::Off => 0,
             HaltPoll::Fixed(ns) | HaltPoll::Adaptive(ns) | HaltPoll::Clairvoyant(ns) => ns,
+            HaltPoll::Governed(_) => self.governed_ns,
         }
     }
 
@@ -162,6 +159,10 @@ impl Sim {
             v.exits(self.costs.switch_ns);
             self.is_ready(task, false);
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
+            if self.vcpus[task as usize].in_halt > 0 {
+                self.halts.wakeups[bucket(waited)] += 1;
+            }
+            self.leaves_halt(task);
         } else {
             self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns;
         }

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * vCPUs that have halted, while KVM polls for what may wake them: their pCPUs are as good as
+ * idle. And how long HLTs are.
+ */
+#ifndef BATON_POLLING_BPF_H
+#define BATON_POLLING_BPF_H
+
+#include "owing.bpf.h"
+
+/*
+ * Polling is cut so long after it began, where somebody waits: the program that notices has
+ * ended by then.
+ */
+#define POLL_CUT_NS 2000
+
+/* A look at what runs on a pCPU: no tick is that fine. */
+struct look_timer {
+	struct bpf_timer timer;
+	s32 cpu;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct look_timer);
+	__uint(max_entries, MAX_CPUS);
+} look_timers SEC(".maps");
+
+static inline void look_soon(u32 cpu, u64 ns)
+{
+	struct look_timer *look = bpf_map_lookup_elem(&look_timers, &cpu);
+
+	if (look)
+		bpf_timer_start(&look->timer, ns, 0);
+}
+
+static inline void poll_begins(struct vm_ctx *vm, u32 id)
+{
+	if (id >= MAX_VCPUS || vm_has_bit(vm->polling, id))
+		return;
+	__sync_fetch_and_or(&vm->polling[vcpu_word(id)], vcpu_bit(id));
+	count_add(COUNT_POLLING, 1);
+}
+
+/* Only the vCPU's own thread comes here, and the pCPU that it leaves. */
+static inline void poll_ends(struct vm_ctx *vm, u32 id)
+{
+	if (!vm_has_bit(vm->polling, id))
+		return;
+	__sync_fetch_and_and(&vm->polling[vcpu_word(id)], ~vcpu_bit(id));
+	count_add(COUNT_POLLING, -1);
+}
+
+/* Not static: the verifier looks at such a function once. */
+__noinline u32 halt_bucket(u64 ns)
+{
+	u32 bucket = 0, step;
+
+	for (step = 16; step; step /= 2) {
+		if (ns >> step) {
+			bucket += step;
+			ns >>= step;
+		}
+	}
+	return bucket < HALT_BUCKETS ? bucket : HALT_BUCKETS - 1;
+}
+
+static inline void count_in(u64 *buckets, u64 ns)
+{
+	u32 bucket = halt_bucket(ns);
+
+	barrier_var(bucket);
+	__sync_fetch_and_add(&buckets[bucket & (HALT_BUCKETS - 1)], 1);
+}
+
+/* The guest of @t goes on, which halted. */
+static inline void halt_ends(struct halt_times *halt, const struct task_ctx *t, u64 now)
+{
+	u64 ns = (s64)(now - t->halted_at) > 0 ? now - t->halted_at : 0;
+
+	count_in(halt->lengths, ns);
+	if (!t->slept_at) {
+		__sync_fetch_and_add(&halt->polled, 1);
+		__sync_fetch_and_add(&halt->polled_ns, ns);
+		return;
+	}
+	__sync_fetch_and_add(&halt->slept, 1);
+	if ((s64)(t->slept_at - t->halted_at) > 0)
+		__sync_fetch_and_add(&halt->vain_ns, t->slept_at - t->halted_at);
+}
+
+#endif /* BATON_POLLING_BPF_H */
