@@ -225,7 +225,7 @@ fn polling_costs_nobody_who_waits() {
         "{}pcpus = 4\n[kvm]\nhalt-poll = {{ fixed = 5000000 }}\n[[vm]]\nvcpus = 6\n\
          workload = \"compute\"\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
          program = [\"compute 100us\", \"sleep 2ms\", \"done\"]",
-        quiet()
+        HEAD
     ));
     let polling = out.vms[1].polling;
     assert!(polling < 0.003 && out.vms[1].halts_per_s > 500.0, "{polling} pCPUs are polled away");
