@@ -78,6 +78,9 @@ struct vm_ctx {
 	u64 turn_end;
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
+	u64 counted_at; /* ns; when that was, and what times.ran_ns was then */
+	u64 ran_before;
+	u32 modest; /* it used less than a quarter of its share in the epoch before */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
 	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
 	u32 levels; /* how many */

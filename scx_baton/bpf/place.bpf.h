@@ -33,7 +33,6 @@ struct cpu_ctx {
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
-static u32 nr_cpu_ids;
 
 const volatile u16 cpu_llc[MAX_CPUS];
 const volatile u32 nr_llcs = 1;

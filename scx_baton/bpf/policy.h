@@ -243,9 +243,24 @@ static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *othe
 }
 
 /*
+ * Did a VM that ran for @ran ns of the last @ns use less than a quarter of its @share? Of less than
+ * MODEST_NS nobody can tell, and what was longer ago than four times that does not matter.
+ */
+#define MODEST_NS (128ULL * 1000 * 1000)
+static inline bool vm_is_modest(u64 ran, u64 ns, u64 share, u32 cpus)
+{
+	if (ns < MODEST_NS)
+		return false;
+	if (ns > 4 * MODEST_NS)
+		ns = 4 * MODEST_NS;
+	return ran < (share >> 20) * cpus * (ns >> 8) >> 14;
+}
+
+/*
  * May a vCPU of @waker take the pCPU from a vCPU of @running that has run for @ran ns? In
  * its turn a VM takes back what others fill. Outside it only a VM that was idle may: one
- * with vCPUs in the queue waits for its turn, being behind is how turns work. A spread one
+ * with vCPUs in the queue waits for its turn, being behind is how turns work; but not one that
+ * hardly uses its share: it sleeps most of the time, and what it waits for is short. A spread one
  * has no turn to wait for: when it is overdue it may, and is not preempted.
  */
 static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running,
@@ -258,7 +273,7 @@ static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *
 			return vtime_before(waker->turn_start, running->turn_start);
 		return !vm_overdue(running, waker);
 	}
-	if (was_idle)
+	if (was_idle || waker->modest)
 		return vtime_before(waker->vtime + WAKE_MARGIN_NS, running->vtime);
 	return vm_overdue(waker, running);
 }

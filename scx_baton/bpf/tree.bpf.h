@@ -26,6 +26,7 @@ static u64 vnow;
 static u64 cgroup_gen = 1;
 
 const volatile bool smt_active;
+static u32 nr_cpu_ids;
 
 struct cgrp_ctx {
 	u64 epoch;
@@ -141,13 +142,14 @@ static u64 wanted(struct task_ctx *t, struct vm_ctx *vm)
  * tell in @share what the task or the VM gets of all, and in @inner what the vCPU weighs inside
  * its VM.
  */
-static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 epoch,
+static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now,
 		      u64 *share, u64 *inner)
 {
 	struct cgroup *cgrp = scx_bpf_task_cgroup(p), *above;
 	struct cgrp_ctx *c, *parent = NULL;
 	bool first = vm && !vm->levels;
 	u32 nr = 0, weight = p->scx.weight;
+	u64 epoch = now >> EPOCH_SHIFT;
 	int level;
 
 	if (!cgrp)
@@ -189,8 +191,14 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	if (!vm || vm->counted != epoch) {
 		u64 wants = wanted(t, vm);
 
-		if (vm)
+		if (vm) {
 			vm->counted = epoch;
+			vm->modest = everybody.wants_before &&
+				     vm_is_modest(vm->times.ran_ns - vm->ran_before,
+						  now - vm->counted_at, *share, nr_cpu_ids);
+			vm->ran_before = vm->times.ran_ns;
+			vm->counted_at = now;
+		}
 		count_child(parent, weight, wants);
 		count_child(&everybody, 0, wants);
 	}
@@ -199,7 +207,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 /* What @p weighs, and what its VM does: once an epoch, and after a change in the tree. */
 static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
 {
-	u64 epoch = scx_bpf_now() >> EPOCH_SHIFT, gen = cgroup_gen + epoch;
+	u64 now = scx_bpf_now(), epoch = now >> EPOCH_SHIFT, gen = cgroup_gen + epoch;
 	u64 share = TREE_ALL, inner = p->scx.weight, weight;
 	u32 i;
 
@@ -209,7 +217,7 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
 		t->quotas[i] = 0;
 	begin_epoch(&everybody, epoch);
-	walk_tree(p, t, vm, epoch, &share, &inner);
+	walk_tree(p, t, vm, now, &share, &inner);
 	weight = tree_weight(share, everybody.wants_before >> EPOCH_SHIFT);
 	if (!vm) {
 		t->weight = weight;
