@@ -143,6 +143,12 @@ static void preempt(s32 cpu, u32 claimed_by)
 }
 
 /*
+ * pCPUs looked at for a task that wakes: on a host of hundreds, looking at all of them would take
+ * longer than the wake-up. Those next to its last one share caches with it.
+ */
+#define MAX_LOOKS 32
+
+/*
  * Make room for @p, which has just woken and found no idle pCPU: on one where a vCPU polls, as
  * that costs nobody anything, or else at home if possible.
  */
@@ -154,7 +160,7 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	/* @p itself is counted in the queue. */
 	bool was_idle = vm && vm->nr_running <= 0 && vm->nr_queued <= 1;
 	u64 polling = count(COUNT_POLLING);
-	u32 i;
+	u32 i, looks = 0;
 
 	bpf_for(i, 0, nr_cpu_ids) {
 		cpu = home + i;
@@ -163,6 +169,8 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 		c = cpu_ctx(cpu);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
+		if (++looks > MAX_LOOKS)
+			break;
 		if (polling && !c->kicked && polls(cpu)) {
 			best = cpu;
 			break;

@@ -76,6 +76,8 @@ __noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
 		return 0;
 	bpf_for(w, 0, VCPU_WORDS) {
 		word = vm->owing[w & (VCPU_WORDS - 1)];
+		if (!word)
+			continue;
 		bpf_for(n, 0, MAX_OWING) {
 			if (!word || !left)
 				break;
