@@ -61,7 +61,7 @@ static bool has_core_cookie(struct task_struct *p)
 	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
 }
 
-/* The epochs that have gone by since the last look; one of the pCPUs that see it does it. */
+/* An epoch has begun since the last look: one of the pCPUs that see it comes here in time. */
 static void begin_epoch(struct cgrp_ctx *c, u64 epoch)
 {
 	u64 was = c->epoch, sum, wants;
@@ -88,17 +88,20 @@ static void change_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0), *parent;
 	struct cgroup *above;
-	u64 wants;
+	u64 was, is;
 
 	if (!c)
 		return;
 	above = cgrp->level > 0 ? bpf_cgroup_ancestor(cgrp, cgrp->level - 1) : NULL;
 	if (above) {
 		parent = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
-		wants = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
+		is = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
+		was = is * c->weight;
+		is *= weight;
+		/* It may have been counted there for less. */
 		if (parent)
-			__sync_fetch_and_add(&parent->sum_before,
-					     wants * weight - wants * c->weight);
+			parent->sum_before =
+				parent->sum_before > was ? parent->sum_before - was + is : is;
 		bpf_cgroup_release(above);
 	}
 	c->weight = weight;
