@@ -160,17 +160,15 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	/* @p itself is counted in the queue. */
 	bool was_idle = vm && vm->nr_running <= 0 && vm->nr_queued <= 1;
 	u64 polling = count(COUNT_POLLING);
-	u32 i, looks = 0;
+	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 
-	bpf_for(i, 0, nr_cpu_ids) {
+	bpf_for(i, 0, looks) {
 		cpu = home + i;
 		if (cpu >= nr_cpu_ids)
 			cpu -= nr_cpu_ids;
 		c = cpu_ctx(cpu);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (++looks > MAX_LOOKS)
-			break;
 		if (polling && !c->kicked && polls(cpu)) {
 			best = cpu;
 			break;
