@@ -113,9 +113,6 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             if dice.chance(30) { format!("\ncpu = {}", dice.below(pcpus)) } else { String::new() }
         );
     }
-    // Generous: with scx_baton a vCPU starves after a tenth of a second and four turns of everybody.
-    let crowd = (threads + 12) as f64 / pcpus as f64;
-    let mut out = format!("starvation-s = {:.2}\n{out}", 0.5 + 0.1 * crowd);
     let end_ms = (seconds * 1000.0) as u64;
     if dice.chance(60) {
         for _ in 0..dice.below(12) {
@@ -142,7 +139,11 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             let _ = writeln!(out, "\n[[fault]]\nat-ms = {at}\n{what}");
         }
     }
-    out
+    // Generous: with scx_baton a vCPU starves after a tenth of a second and four turns of everybody. What
+    // ran ahead of its quota may wait for 3 s.
+    let crowd = (threads + 12) as f64 / pcpus as f64;
+    let throttled = if out.contains("cpu-max") { 3.0 } else { 0.0 };
+    format!("starvation-s = {:.2}\n{out}", 0.5 + 0.1 * crowd + throttled)
 }
 
 /// From a tenth of a pCPU to more than its vCPUs can use.
