@@ -21,7 +21,7 @@ static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now
 /* @p waits in the queue of @it; does it have to wait elsewhere? */
 static bool parks(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task_ctx *t, u64 now)
 {
-	u64 release = t->quotas[0] ? throttled_until(t, now) : 0;
+	u64 release = throttled_until(t, now);
 
 	if (!release)
 		return false;

@@ -54,11 +54,8 @@ static void refill(struct quota *q, u64 now)
 		__sync_val_compare_and_swap(&q->left, left, quota_full(q));
 }
 
-/*
- * Until when none of the cgroups above @t lets it run, ns; 0: it may.
- * Not static: the verifier looks at such a function once.
- */
-__noinline u64 throttled_until(const struct task_ctx *t, u64 now)
+/* For tasks that have quotas above them. Not static: the verifier looks at such a function once. */
+__noinline u64 quotas_release(const struct task_ctx *t, u64 now)
 {
 	u64 until = 0, release;
 	struct quota *q;
@@ -76,6 +73,12 @@ __noinline u64 throttled_until(const struct task_ctx *t, u64 now)
 			until = release;
 	}
 	return until;
+}
+
+/* Until when the cgroups above @t do not let it run, ns; 0: it may. */
+static u64 throttled_until(const struct task_ctx *t, u64 now)
+{
+	return t->quotas[0] ? quotas_release(t, now) : 0;
 }
 
 static void charge_quotas(const struct task_ctx *t, u64 ran)
