@@ -8,31 +8,32 @@
 #include "owing.bpf.h"
 #include "tree.bpf.h"
 
-static void join_queue(struct task_ctx *t, u32 slot, struct vm_ctx *vm, u64 now)
+/* @t waits from now on, in the queue of the VM whose vCPU it is, or in one for host tasks. */
+static void join_queue(struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
-	if (t->queued_vm == slot)
+	if (vm && t->queued_vm == t->vm)
 		return;
 	t->queued_at = now;
+	if (!vm)
+		return;
 	t->queued_busy = vm_busy(vm, now);
 	count_add(COUNT_WAITING, 1);
-	t->queued_vm = slot;
+	t->queued_vm = t->vm;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }
 
 static void leave_queue(struct task_ctx *t, u64 now)
 {
+	u64 waited = t->queued_at && vtime_before(t->queued_at, now) ? now - t->queued_at : 0;
 	struct vm_ctx *vm = vm_slot(t->queued_vm);
-	u64 waited, busy;
+	u64 busy;
 
+	t->queued_at = 0;
 	t->queued_vm = NO_VM;
-	waited = vtime_before(now, t->queued_at) ? 0 : now - t->queued_at;
 	if (!vm) {
-		if (t->queued_at)
-			t->wants += waited;
-		t->queued_at = 0;
+		t->wants += waited;
 		return;
 	}
-	t->queued_at = 0;
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);

@@ -260,13 +260,12 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
 					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
 			continue;
-		if (vm) {
+		if (vm)
 			__sync_fetch_and_add(&vm->times.throttled_ns, now - t->parked_at);
-			join_queue(t, t->vm, vm, now);
-			/* Another pCPU may have been faster. */
-			if (scx_bpf_task_running(p))
-				leave_queue(t, now);
-		}
+		join_queue(t, vm, now);
+		/* Another pCPU may have been faster. */
+		if (scx_bpf_task_running(p))
+			leave_queue(t, now);
 		call_for(p, t, vm, now);
 	}
 	if (next)
@@ -320,10 +319,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if (vm)
-		join_queue(t, t->vm, vm, now);
-	else
-		t->queued_at = now;
+	join_queue(t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), HOST_SLICE_NS, t->vtime, enq_flags);
 
 	/*
