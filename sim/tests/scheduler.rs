@@ -217,6 +217,24 @@ fn times_are_those_that_passed() {
     assert!(ms("useful") > ms("useless") && ms("IPI wait ns") > 0.0);
 }
 
+/// A VM whose vCPUs compute a little and sleep, beside one that wants every pCPU: they woke half as often as
+/// under EEVDF, behind siblings that waited for the other VM's turn to end.
+#[test]
+fn a_vm_that_hardly_uses_its_share_wakes_at_once() {
+    let text = quiet().replace("seconds = 1.0", "seconds = 3.0\nwarmup = 1.0");
+    let rate = |scheduler: &str| {
+        let text = text.replace("scx_baton", scheduler);
+        run(&format!(
+            "{text}pcpus = 4\n[[vm]]\nvcpus = 6\nworkload = \"compute\"\n[[vm]]\nvcpus = 3\n[[vm.task]]\n\
+             count = 3\nprogram = [\"compute 100us\", \"sleep 2ms\", \"done\"]"
+        ))
+        .vms[1]
+            .rate
+    };
+    let (baton, eevdf) = (rate("scx_baton"), rate("eevdf"));
+    assert!(baton > 0.9 * eevdf, "{baton} wake-ups a second, {eevdf} under EEVDF");
+}
+
 /// A VM that halts all the time and may poll for long, beside one that wants more than there is. The
 /// vCPUs that wait are on other runqueues than the polling one's, so that KVM does not see them.
 #[test]
