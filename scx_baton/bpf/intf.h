@@ -117,6 +117,8 @@ struct quota {
 /* One vCPU, by slot and vcpu_id. */
 struct vcpu_ctx {
 	u64 owes[VCPU_WORDS]; /* bitmap: siblings that sent it an IPI since it ran last */
+	u64 owed[VCPU_WORDS]; /* those that it sent one, and that may not have run since */
+	u32 owed_words; /* which words of @owed are not 0 */
 	u64 owes_since; /* ns; when the first of them was sent */
 	s32 pid; /* of its thread */
 };

@@ -37,18 +37,21 @@ static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
 /* vCPU @from sends an IPI to @to. */
 static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 {
-	u64 key = vcpu_key(slot, to);
-	struct vcpu_ctx *v;
+	u64 key = vcpu_key(slot, to), own = vcpu_key(slot, from);
+	struct vcpu_ctx *v, *sender;
 
 	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS || vm_has_bit(vm->on_cpu, to))
 		return;
 	v = bpf_map_lookup_elem(&vcpus, &key);
-	if (!v)
+	sender = bpf_map_lookup_elem(&vcpus, &own);
+	if (!v || !sender)
 		return;
 	if (!vm_has_bit(vm->owing, to))
 		v->owes_since = now;
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
+	__sync_fetch_and_or(&sender->owed[vcpu_word(to)], vcpu_bit(to));
+	__sync_fetch_and_or(&sender->owed_words, 1U << vcpu_word(to));
 }
 
 #endif /* BATON_OWING_BPF_H */

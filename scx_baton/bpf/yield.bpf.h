@@ -8,8 +8,8 @@
 #include "owing.bpf.h"
 #include "place.bpf.h"
 
-/* vCPUs looked at in one decision. */
-#define MAX_OWING 8
+/* vCPUs looked at in one decision, if there are no more. */
+#define MAX_OWING 6
 
 /*
  * The boost of a vCPU that was to take an interrupt is over, or a vCPU polls while others wait.
@@ -39,54 +39,60 @@ static s32 init_look_timer(s32 cpu)
 /* For a spinner the first that applies; --yield-policy. */
 const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_IPI, YIELD_KVM};
 
-/* The pid of vCPU @id of the VM, if it waits and may run on @cpu, and owes @sender; else 0. */
-static s32 pid_if_owing(u32 slot, u32 id, u32 sender, s32 cpu)
+/* Does the thread @pid wait for the VM in @slot, and may it run on @cpu? */
+static bool waits_for(s32 pid, u32 slot, s32 cpu)
 {
-	u64 key = vcpu_key(slot, id);
-	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
-	struct task_struct *p;
+	struct task_struct *p = bpf_task_from_pid(pid);
 	struct task_ctx *t;
-	s32 pid = 0;
+	bool waits;
 
-	if (!v || !vm_has_bit(v->owes, sender))
-		return 0;
-	p = bpf_task_from_pid(v->pid);
 	if (!p)
-		return 0;
+		return false;
 	t = task_ctx(p);
-	if (t && t->vm == slot && t->queued_vm == slot && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-		pid = p->pid;
+	waits = t && t->vm == slot && t->queued_vm == slot &&
+		bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 	bpf_task_release(p);
-	return pid;
+	return waits;
 }
 
 /*
- * The pid of a vCPU of the VM that owes @sender; 0 if there is none. It costs a few
- * instructions a word of 64 vCPUs, and MAX_OWING look-ups at most.
+ * The pid of a vCPU of the VM that owes @sender, waits, and may run on @cpu; 0 if there is none.
+ * Who has run since has taken the IPI, and is struck off the list on the way.
  * Not static: the verifier looks at such a function once.
  */
 __noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
 {
+	u64 own = vcpu_key(slot, sender), key, word = 0;
+	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own), *v;
 	struct vm_ctx *vm = vm_slot(slot);
-	u32 w, n, left = MAX_OWING;
-	u64 word;
-	s32 pid;
+	u32 words, w = 0, id, i;
 
-	if (!vm)
+	if (!vm || !me)
 		return 0;
-	bpf_for(w, 0, VCPU_WORDS) {
-		word = vm->owing[w & (VCPU_WORDS - 1)];
-		if (!word)
-			continue;
-		bpf_for(n, 0, MAX_OWING) {
-			if (!word || !left)
+	words = me->owed_words;
+	for (i = 0; i < MAX_OWING; i++) {
+		if (!word) {
+			if (!words)
 				break;
-			left--;
-			pid = pid_if_owing(slot, w * 64 + __builtin_ctzll(word), sender, cpu);
-			if (pid)
-				return pid;
-			word &= word - 1;
+			w = __builtin_ctz(words) & (VCPU_WORDS - 1);
+			words &= words - 1;
+			word = vm->owing[w];
+			word &= __sync_fetch_and_and(&me->owed[w], word);
+			if (!word)
+				__sync_fetch_and_and(&me->owed_words, ~(1U << w));
+			continue;
 		}
+		id = w * 64 + __builtin_ctzll(word);
+		word &= word - 1;
+		key = vcpu_key(slot, id);
+		v = bpf_map_lookup_elem(&vcpus, &key);
+		/* To somebody else. */
+		if (!v || !vm_has_bit(v->owes, sender)) {
+			__sync_fetch_and_and(&me->owed[w], ~vcpu_bit(id));
+			continue;
+		}
+		if (waits_for(v->pid, slot, cpu))
+			return v->pid;
 	}
 	return 0;
 }

@@ -37,6 +37,11 @@ const FLAGS: [&str; 7] =
 ///
 /// Errors: neither, or it does not compile; then with the compiler's words.
 pub fn object(name: &str) -> Result<Vec<u8>> {
+    if let Some(directory) = std::env::var_os(OBJECTS)
+        && let Ok(object) = fs::read(Path::new(&directory).join(format!("{name}.so")))
+    {
+        return Ok(object);
+    }
     match name {
         "scx_baton" => Ok(BATON.to_vec()),
         "scx_fifo" => Ok(FIFO.to_vec()),
@@ -90,8 +95,9 @@ fn clang() -> String {
     named.into_iter().chain(["clang".into()]).chain(versions).find(works).unwrap_or("clang".into())
 }
 
-/// Names a folder for objects; without it they are in memory alone. One simulation at a time.
-const KEEP: &str = "BATON_SIM_OBJECTS";
+/// Names a folder of objects, for profilers: NAME.so in it goes before what is built in, and what is
+/// loaded is kept there; without it objects are in memory alone. One simulation at a time.
+const OBJECTS: &str = "BATON_SIM_OBJECTS";
 
 /// One instance.
 pub struct Loaded {
@@ -111,7 +117,7 @@ impl Loaded {
         file.write_all(object).context("no memory for a scheduler")?;
         let mut path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // Profilers know functions by the files of their objects.
-        if let Some(directory) = std::env::var_os(KEEP) {
+        if let Some(directory) = std::env::var_os(OBJECTS) {
             let kept = Path::new(&directory).join(format!("scheduler.{}.so", std::process::id()));
             fs::write(&kept, object).with_context(|| format!("cannot write {}", kept.display()))?;
             path = kept.display().to_string();
