@@ -189,8 +189,6 @@ fn calls_to_preempted_vcpus_are_answered_soon() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
-/// Seed 001's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
-/// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
 /// What the scheduler counts of a VM's time, and what the simulator knows of it.
 #[test]
 fn times_are_those_that_passed() {
@@ -249,6 +247,8 @@ fn polling_costs_nobody_who_waits() {
     assert!(polling < 0.003 && out.vms[1].halts_per_s > 500.0, "{polling} pCPUs are polled away");
 }
 
+/// Seed 001's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
+/// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
 #[test]
 fn a_debt_ends_when_the_ipi_is_taken() {
     let text = |policy: &str| {
