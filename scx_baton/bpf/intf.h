@@ -120,6 +120,7 @@ struct vcpu_ctx {
 	u64 owed[VCPU_WORDS]; /* those that it sent one, and that may not have run since */
 	u32 owed_words; /* which words of @owed are not 0 */
 	u64 owes_since; /* ns; when the first of them was sent */
+	u32 waited; /* for a pCPU, at that time */
 	s32 pid; /* of its thread */
 };
 
@@ -177,6 +178,7 @@ enum baton_stat {
 	STAT_GANGS, /* turns in which two vCPUs or more ran at once */
 	STAT_STACKING_AVOIDED, /* wakeups kept off a pCPU where a sibling ran */
 	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
+	STAT_LENT, /* pCPUs that siblings lent to a vCPU that was sent an IPI */
 	STAT_POLLS_CUT, /* polling vCPUs preempted by a waking task */
 	STAT_BOOST_NS, /* CPU time of boosted vCPUs on donated slices */
 	BATON_NR_STATS,
@@ -191,8 +193,9 @@ enum yield_reason {
 	YIELD_NONE,
 	YIELD_IPI, /* it owes the spinner the handling of an IPI */
 	YIELD_KVM, /* KVM proposes it */
+	YIELD_SENT, /* it was sent an IPI: before anybody spins */
 	/* those that can be asked for */
-	NR_YIELD_REASONS = YIELD_KVM,
+	NR_YIELD_REASONS = YIELD_SENT,
 };
 
 /* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */

@@ -5,6 +5,7 @@
  * policy.h, and place.bpf.h and pick.bpf.h carry them out.
  */
 #include <scx/common.bpf.h>
+#include "lend.bpf.h"
 #include "pick.bpf.h"
 
 char _license[] SEC("license") = "GPL";
@@ -446,7 +447,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 		return -E2BIG;
 	}
 	bpf_for(i, 0, nr_cpu_ids) {
-		err = scx_bpf_create_dsq(i, -1) ?: init_look_timer(i);
+		err = scx_bpf_create_dsq(i, -1) ?: init_look_timer(i) ?: init_lend_timer(i);
 		if (err)
 			return err;
 	}

@@ -34,11 +34,47 @@ static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
 	return vcpu_id < MAX_VCPUS && words[vcpu_word(vcpu_id)] & vcpu_bit(vcpu_id);
 }
 
-/* vCPU @from sends an IPI to @to. */
+/* A vCPU has sent an IPI to one that waits: somebody lends it a pCPU, see lend.bpf.h. */
+struct lend_timer {
+	struct bpf_timer timer;
+	s32 cpu; /* of the sender */
+	u32 slot;
+	u32 sender; /* its vcpu_id */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, struct lend_timer);
+	__uint(max_entries, MAX_CPUS);
+} lend_timers SEC(".maps");
+
+/* An IPI to many is sent to one after the other: so long after the first, all are looked at. */
+#define LEND_AFTER_NS 2000
+
+/* Does the thread @pid wait for the VM in @slot, and may it run on @cpu, or anywhere if below 0? */
+static bool waits_for(s32 pid, u32 slot, s32 cpu)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct task_ctx *t;
+	bool waits;
+
+	if (!p)
+		return false;
+	t = task_ctx(p);
+	waits = t && t->vm == slot && t->queued_vm == slot &&
+		(cpu < 0 || bpf_cpumask_test_cpu(cpu, p->cpus_ptr));
+	bpf_task_release(p);
+	return waits;
+}
+
+/* vCPU @from, which runs here, sends an IPI to @to. */
 static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 {
 	u64 key = vcpu_key(slot, to), own = vcpu_key(slot, from);
+	u32 cpu = bpf_get_smp_processor_id();
 	struct vcpu_ctx *v, *sender;
+	struct lend_timer *lend;
 
 	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS || vm_has_bit(vm->on_cpu, to))
 		return;
@@ -46,12 +82,20 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 	sender = bpf_map_lookup_elem(&vcpus, &own);
 	if (!v || !sender)
 		return;
-	if (!vm_has_bit(vm->owing, to))
+	if (!vm_has_bit(vm->owing, to)) {
 		v->owes_since = now;
+		v->waited = waits_for(v->pid, slot, -1);
+	}
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed_words, 1U << vcpu_word(to));
+	lend = v->waited ? bpf_map_lookup_elem(&lend_timers, &cpu) : NULL;
+	if (!lend)
+		return;
+	lend->slot = slot;
+	lend->sender = from;
+	bpf_timer_start(&lend->timer, LEND_AFTER_NS, 0);
 }
 
 #endif /* BATON_OWING_BPF_H */

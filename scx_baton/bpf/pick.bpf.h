@@ -230,7 +230,11 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 	}
 	bpf_task_release(p);
 out:
-	stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
+	if (!c->lent)
+		stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
+	else if (moved)
+		stat_add(STAT_LENT, 1);
+	c->lent = 0;
 	return moved;
 }
 

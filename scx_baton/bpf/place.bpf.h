@@ -23,6 +23,7 @@ struct cpu_ctx {
 	u32 vcpu_id; /* the same */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
+	u32 lent; /* nobody yields: a sibling has to lend its pCPU */
 	s32 donor; /* the spinner that goes on when the boosted vCPU has had its time; 0: none */
 	s32 resumes; /* the same, on its way */
 	u32 due; /* what runs was chosen for being behind, not to fill another VM's turn */

@@ -37,39 +37,25 @@ static s32 init_look_timer(s32 cpu)
 }
 
 /* For a spinner the first that applies; --yield-policy. */
-const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_IPI, YIELD_KVM};
-
-/* Does the thread @pid wait for the VM in @slot, and may it run on @cpu? */
-static bool waits_for(s32 pid, u32 slot, s32 cpu)
-{
-	struct task_struct *p = bpf_task_from_pid(pid);
-	struct task_ctx *t;
-	bool waits;
-
-	if (!p)
-		return false;
-	t = task_ctx(p);
-	waits = t && t->vm == slot && t->queued_vm == slot &&
-		bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
-	bpf_task_release(p);
-	return waits;
-}
+const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_SENT, YIELD_IPI, YIELD_KVM};
 
 /*
- * The pid of a vCPU of the VM that owes @sender, waits, and may run on @cpu; 0 if there is none.
+ * A vCPU of the VM from @first on that owes @sender, waits, and may run on @cpu: its id in the
+ * upper half, the pid of its thread in the lower one; 0 if there is none. Only one that waited
+ * when it was sent the IPI, if @waited.
  * Who has run since has taken the IPI, and is struck off the list on the way.
  * Not static: the verifier looks at such a function once.
  */
-__noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
+__noinline u64 find_owing(u32 slot, u32 sender, u32 first, s32 cpu, bool waited)
 {
 	u64 own = vcpu_key(slot, sender), key, word = 0;
 	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own), *v;
 	struct vm_ctx *vm = vm_slot(slot);
 	u32 words, w = 0, id, i;
 
-	if (!vm || !me)
+	if (!vm || !me || first >= MAX_VCPUS)
 		return 0;
-	words = me->owed_words;
+	words = me->owed_words & (~0U << (first / 64));
 	for (i = 0; i < MAX_OWING; i++) {
 		if (!word) {
 			if (!words)
@@ -80,6 +66,8 @@ __noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
 			word &= __sync_fetch_and_and(&me->owed[w], word);
 			if (!word)
 				__sync_fetch_and_and(&me->owed_words, ~(1U << w));
+			if (w == first / 64)
+				word &= ~0ULL << (first % 64);
 			continue;
 		}
 		id = w * 64 + __builtin_ctzll(word);
@@ -91,8 +79,8 @@ __noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
 			__sync_fetch_and_and(&me->owed[w], ~vcpu_bit(id));
 			continue;
 		}
-		if (waits_for(v->pid, slot, cpu))
-			return v->pid;
+		if ((v->waited || !waited) && waits_for(v->pid, slot, cpu))
+			return (u64)id << 32 | (u32)v->pid;
 	}
 	return 0;
 }
@@ -100,17 +88,17 @@ __noinline s32 find_owing(u32 slot, u32 sender, s32 cpu)
 /* Why the spinning vCPU of @t gives its pCPU away, if KVM proposes @pid; and whom to, in @pid. */
 static u32 choose(const struct task_ctx *t, s32 *pid, s32 cpu)
 {
-	s32 owing;
+	u64 owing;
 	u32 i;
 
 	for (i = 0; i < NR_YIELD_REASONS; i++) {
 		if (yield_policy[i] == YIELD_KVM)
 			return YIELD_KVM;
 		if (yield_policy[i] != YIELD_IPI)
-			break;
-		owing = find_owing(t->vm, t->vcpu_id, cpu);
+			continue;
+		owing = find_owing(t->vm, t->vcpu_id, 0, cpu, false);
 		if (owing) {
-			*pid = owing;
+			*pid = (u32)owing;
 			return YIELD_IPI;
 		}
 	}
@@ -126,6 +114,7 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 {
 	c->boost_vm = to_t->vm;
 	c->boost_slice = slice;
+	c->lent = 0;
 	c->boost_pid = to->pid;
 	/* Who may hold a lock may be about to take the next one, and keeps the slice. */
 	c->donor = reason == YIELD_IPI ? from : 0;

@@ -63,8 +63,9 @@ struct Opts {
     /// Whom a spinning vCPU gives its CPU to: the first of these that applies, in this order.
     ///
     /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
-    /// KVM proposes. What is not named is not done.
-    #[clap(long, value_delimiter = ',', default_value = "ipi,kvm", value_name = "POLICY,…")]
+    /// KVM proposes. And before anybody spins, sent: a vCPU that waits for a CPU and is sent an IPI
+    /// gets a sibling's for as long as it takes. What is not named is not done.
+    #[clap(long, value_delimiter = ',', default_value = "sent,ipi,kvm", value_name = "POLICY,…")]
     yield_policy: Vec<YieldPolicy>,
 
     /// How long KVM polls at HLT before the vCPU's thread sleeps: auto, off, or nanoseconds.
@@ -96,6 +97,7 @@ struct Opts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum YieldPolicy {
+    Sent,
     Ipi,
     Kvm,
 }
@@ -103,6 +105,7 @@ enum YieldPolicy {
 impl YieldPolicy {
     fn reason(self) -> yield_reason {
         match self {
+            YieldPolicy::Sent => yield_reason_YIELD_SENT,
             YieldPolicy::Ipi => yield_reason_YIELD_IPI,
             YieldPolicy::Kvm => yield_reason_YIELD_KVM,
         }
@@ -171,7 +174,7 @@ impl<'a> Scheduler<'a> {
         let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
-        let follow_ipis = opts.yield_policy.contains(&YieldPolicy::Ipi);
+        let follow_ipis = opts.yield_policy.iter().any(|policy| *policy != YieldPolicy::Kvm);
         let told_of_quotas = compat::struct_has_field("sched_ext_ops", "cgroup_set_bandwidth")?;
         Ok(Self {
             skel,
@@ -191,10 +194,11 @@ impl<'a> Scheduler<'a> {
         match (kvm::is_present(), self.probes.is_some()) {
             (true, false) => {
                 let maps = &self.skel.maps;
-                let shared: [&dyn MapCore; 7] = [
+                let shared: [&dyn MapCore; 8] = [
                     &maps.vms,
                     &maps.counts,
                     &maps.look_timers,
+                    &maps.lend_timers,
                     &maps.vm_by_kvm,
                     &maps.vcpus,
                     &maps.tasks,

@@ -208,6 +208,8 @@ pub struct Metrics {
     pub stacking_avoided: u64,
     #[stat(desc = "vCPUs preempted by a waking host thread")]
     pub host_preempts: u64,
+    #[stat(desc = "CPUs that vCPUs lent to a sibling that was sent an IPI")]
+    pub lent: u64,
     #[stat(desc = "vCPUs that polled at HLT and were preempted by a waking task")]
     pub polls_cut: u64,
     #[stat(desc = "CPU time that vCPUs got from directed yields, in microseconds")]
@@ -239,6 +241,7 @@ impl Metrics {
             gangs: count(baton_stat_STAT_GANGS),
             stacking_avoided: count(baton_stat_STAT_STACKING_AVOIDED),
             host_preempts: count(baton_stat_STAT_HOST_PREEMPTS),
+            lent: count(baton_stat_STAT_LENT),
             polls_cut: count(baton_stat_STAT_POLLS_CUT),
             boost_us: count(baton_stat_STAT_BOOST_NS) / 1000,
             by_vm,
@@ -266,6 +269,7 @@ impl Metrics {
             gangs: self.gangs - before.gangs,
             stacking_avoided: self.stacking_avoided - before.stacking_avoided,
             host_preempts: self.host_preempts - before.host_preempts,
+            lent: self.lent - before.lent,
             polls_cut: self.polls_cut - before.polls_cut,
             boost_us: self.boost_us - before.boost_us,
             by_vm: self
@@ -284,7 +288,7 @@ impl Metrics {
             out,
             "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
-             host preempts {} polls cut {} | boost {:.1} ms",
+             host preempts {} lent {} polls cut {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
             self.vcpus,
@@ -304,6 +308,7 @@ impl Metrics {
             self.gangs,
             self.stacking_avoided,
             self.host_preempts,
+            self.lent,
             self.polls_cut,
             self.boost_us as f64 / 1000.0
         )?;

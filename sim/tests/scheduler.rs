@@ -177,6 +177,25 @@ fn a_spinner_yields_to_the_one_that_owes_it_an_answer() {
     assert!(with < 0.1 * without, "{with} and {without}");
 }
 
+/// Two VMs that fit on the host one at a time, but not both: some vCPUs of each wait while siblings interrupt
+/// them. With one pCPU a VM there is no sibling to lend one, and nothing changes.
+#[test]
+fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
+    let rate = |policy: &str, pcpus: u32| {
+        let out = run(&format!(
+            "{HEAD}pcpus = {pcpus}\nyield-policy = [{policy}]\n[kvm]\non-spin = \"kernel\"\n\
+             [[vm]]\ncount = 2\nvcpus = 8\nworkload = \"ebizzy\""
+        ));
+        let lent = out.scheduler_counters.iter().find(|(name, _)| name == "lent").expect("known").1;
+        assert!(pcpus == 1 || out.jain.is_some_and(|jain| jain > 0.98), "{}", out.table());
+        (out.rate(), lent)
+    };
+    let (with, lent) = rate("\"sent\", \"ipi\", \"kvm\"", 6);
+    let (without, none) = rate("\"ipi\", \"kvm\"", 6);
+    assert!(with > 1.1 * without && lent > 1000 && none == 0, "{with} and {without}, lent {lent}");
+    assert_eq!(rate("\"sent\", \"ipi\", \"kvm\"", 1).1, 0);
+}
+
 /// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are given the
 /// time that an interrupt takes, and no slice.
 #[test]

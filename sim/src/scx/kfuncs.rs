@@ -891,6 +891,10 @@ unsafe extern "C" fn exit(sim: *mut c_void, code: i64, message: *const c_char, e
 unsafe extern "C" fn timer_start(sim: *mut c_void, timer: *mut Timer, ns: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
+    // SAFETY: a timer in one of the scheduler's maps.
+    if unsafe { (*timer).callback }.is_none() {
+        return -libc::EINVAL;
+    }
     let at = state.m().now.saturating_add(ns);
     // Started anew, it runs out once.
     state.armed.insert(timer as u64, at);

@@ -31,6 +31,7 @@ const OPS_ENQ_LAST: u64 = 2;
 const TASK_QUEUED: u32 = 1;
 /// Of scx_baton/bpf/intf.h.
 const YIELD_IPI: u32 = 1;
+const YIELD_SENT: u32 = 3;
 /// MAX_CPUS of scx_baton/bpf/intf.h.
 const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -266,7 +267,8 @@ impl Scx {
         }
         let shim = Box::new(kfuncs::shim(&mut state, cpus as u32));
         // As the loader does.
-        let follows_ipis = yield_policy.is_empty() || yield_policy.contains(&YIELD_IPI);
+        let follows_ipis = yield_policy.is_empty()
+            || yield_policy.iter().any(|reason| [YIELD_IPI, YIELD_SENT].contains(reason));
         let probes = Probes {
             load: loaded.symbol("baton_vcpu_load"),
             spin: loaded.symbol("baton_on_spin"),
@@ -475,7 +477,7 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 17] = [
+        const NAMES: [&str; 18] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -491,6 +493,7 @@ impl Scx {
             "gangs",
             "stacking avoided",
             "host preempts",
+            "lent",
             "polls cut",
             "boost ns",
         ];

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A vCPU that waits for a pCPU is sent an IPI: a sibling lends it the time to take it, before the
+ * sender has spun for long. The VM as a whole gets no more than it had.
+ */
+#ifndef BATON_LEND_BPF_H
+#define BATON_LEND_BPF_H
+
+#include "yield.bpf.h"
+
+/* The pid of the vCPU that runs on @cpu, if it may be asked to lend it; else 0. */
+static s32 lender(s32 cpu, u32 slot)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 key = vcpu_key(slot, c->vcpu_id);
+	struct vcpu_ctx *v;
+
+	if (c->runs != RUNS_VCPU || c->vm != slot || c->kicked || c->boost_pid || c->donor)
+		return 0;
+	v = bpf_map_lookup_elem(&vcpus, &key);
+	return v ? v->pid : 0;
+}
+
+/* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
+static int lend(void *map, int *key, struct lend_timer *at)
+{
+	struct cpu_ctx *c = cpu_ctx(at->cpu);
+	u32 slot = at->slot, sender = at->sender, first = 0, i;
+	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
+	s32 cpu, pid;
+	u64 owing;
+
+	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
+		return 0;
+	bpf_for(i, 1, looks) {
+		cpu = at->cpu + i;
+		if (cpu >= nr_cpu_ids)
+			cpu -= nr_cpu_ids;
+		pid = lender(cpu, slot);
+		if (!pid)
+			continue;
+		owing = find_owing(slot, sender, first, cpu, true);
+		if (!owing)
+			break;
+		first = (owing >> 32) + 1;
+		c = cpu_ctx(cpu);
+		c->boost_vm = slot;
+		c->boost_slice = BOOST_IPI_NS;
+		c->lent = 1;
+		c->donor = pid;
+		c->boost_pid = (u32)owing;
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+	return 0;
+}
+
+static s32 init_lend_timer(s32 cpu)
+{
+	struct lend_timer *at = bpf_map_lookup_elem(&lend_timers, &cpu);
+	bool wanted = false;
+	s32 err;
+	u32 i;
+
+	for (i = 0; i < NR_YIELD_REASONS; i++)
+		wanted |= yield_policy[i] == YIELD_SENT;
+	/* What was not initialized cannot be started. */
+	if (!wanted)
+		return 0;
+	if (!at)
+		return -ENOENT;
+	at->cpu = cpu;
+	err = bpf_timer_init(&at->timer, &lend_timers, CLOCK_MONOTONIC);
+	return err ?: bpf_timer_set_callback(&at->timer, lend);
+}
+
+#endif /* BATON_LEND_BPF_H */
