@@ -91,7 +91,8 @@ static SHIM_INLINE void *shim_lookup(struct shim_map *map, const void *key)
 	shim->map_update(shim->sim, SHIM_MAP(map), key, value, flags)
 #define bpf_map_delete_elem(map, key) shim->map_delete(shim->sim, SHIM_MAP(map), key)
 
-static SHIM_INLINE void *shim_task_storage(void **handle, struct task_struct *p, u32 size, u64 flags)
+static SHIM_INLINE void *shim_task_storage(void **handle, struct task_struct *p, u32 size,
+					   u64 flags)
 {
 	struct shim_map *map = *handle;
 	void **at;
