@@ -6,6 +6,7 @@
 # make bench-sim                   how fast the simulator is
 # make bench-policy                how many instructions each callback of the scheduler executes
 # make test-ray                    a sweep on a Ray cluster of this machine alone
+# make soak                        an hour of the fuzz rig, and an hour of mixed load
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -19,7 +20,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test test-ray bench-memslots bench-sim bench-policy clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test soak test-ray bench-memslots bench-sim bench-policy clean
 all: build
 
 setup:
@@ -64,6 +65,13 @@ fuzz: build
 host-test: build
 	@echo "tests on an emulated KVM host (a few minutes)"
 	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=1 --nocapture
+
+# An hour of the fuzz rig, and one of mixed load on an emulated host: neither is part of 'make test'.
+SOAK_SECONDS ?= 3600
+soak: build
+	@$(BATON) sim fuzz --seconds $(SOAK_SECONDS)
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --quiet -p baton --test host \
+		goes_on_under_mixed_load -- --ignored --nocapture
 
 # Ray is an extra, and large: no part of 'make test'.
 test-ray: build

@@ -168,6 +168,12 @@ fn measure(bench: &Bench) -> Result<bool> {
                 measurements.repeat(report, repetition, |test| show(bench, repetition, name, test));
             });
             let interrupted = report.interrupted;
+            // An emulated host that fails takes the files on it with it.
+            if !io::stderr().is_terminal() {
+                let of = if name.is_empty() { String::new() } else { format!(", {name}") };
+                let figures = report.of_repetition(repetition);
+                eprintln!("run {} of {}{of}: {figures}", repetition + 1, bench.repetitions);
+            }
             saved = save(bench, &reports);
             if interrupted {
                 break 'all;

@@ -25,7 +25,7 @@ until_true() {
 	tries=0
 	until eval "$1"; do
 		tries=$((tries + 1))
-		[ $tries -lt 300 ] || ${2:-fail} "timed out waiting for: $1"
+		[ $tries -lt 300 ] || { ${2:-fail} "timed out waiting for: $1"; return 1; }
 		sleep 0.2
 	done
 }

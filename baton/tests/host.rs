@@ -22,7 +22,7 @@ const TRIES: u32 = 4;
 fn on_host(options: HostOptions, script: &str) -> Findings {
     let mut losses = String::new();
     for _ in 0..TRIES {
-        match try_on_host(&options, script) {
+        match try_on_host(&options, script, 600) {
             Ok(found) => return found,
             Err(loss) => {
                 eprintln!("lost, trying again: {loss}");
@@ -34,14 +34,14 @@ fn on_host(options: HostOptions, script: &str) -> Findings {
 }
 
 /// One try; the error says what emulation lost.
-fn try_on_host(options: &HostOptions, script: &str) -> Result<Findings, String> {
+fn try_on_host(options: &HostOptions, script: &str, s: u64) -> Result<Findings, String> {
     let mut host = match Host::boot(options) {
         Err(e @ (HostError::Setup(_) | HostError::NotUsable { .. })) => panic!("{e}"),
         other => other.map_err(|e| e.to_string())?,
     };
     host.pace().one_at_a_time();
     let text = format!("{GUESTS}\n{script}\nall_well\n");
-    let cmd = Exec::new(["sh", "-c", &text], Duration::from_secs(600));
+    let cmd = Exec::new(["sh", "-c", &text], Duration::from_secs(s));
     let mut out = Vec::new();
     let ended = host.exec(&cmd, &mut |stream, bytes| {
         if stream == Stream::Out {
@@ -550,6 +550,62 @@ fn refuses_a_kernel_without_sched_ext() {
         on_host(options, r#"echo "said=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '"#);
     assert!(found.text("said").contains("has no sched_ext"), "{}", found.out);
     assert!(found.text("said").contains("status 1"), "{}", found.out);
+}
+
+/// `make soak`: whatever a host does in an hour, over and over. Guests that emulation loses are
+/// replaced.
+#[test]
+#[ignore = "as long as SOAK_SECONDS says"]
+fn goes_on_under_mixed_load() {
+    let seconds = std::env::var("SOAK_SECONDS").unwrap_or_else(|_| "60".into());
+    let seconds: u64 = seconds.parse().expect("SOAK_SECONDS is a number of seconds");
+    let script = r#"
+        lost=0
+        lost() { lost=$((lost + 1)); echo "lost: $*"; }
+        new() { kill_vm $1 2>/dev/null; wait $(pid_of $1) 2>/dev/null; vm $1; }
+        complaints() { dmesg | grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING'; }
+        before=$(complaints | wc -l)
+        rounds=0 begin=$(date +%s)
+        vm a; vm b; vm c
+        baton --halt-poll auto
+        while [ $(($(date +%s) - begin)) -lt $SECONDS_WANTED ]; do
+            rounds=$((rounds + 1))
+            set -- barrier hackbench pbzip2 shootdown barrier-pause hackbench barrier shootdown
+            shift $((rounds % 6))
+            [ $((rounds % 2)) = 0 ] && weight=300 || weight=100
+            echo $weight >/sys/fs/cgroup/a/cpu.weight
+            [ $((rounds % 3)) = 0 ] && quota="60000 100000 20000" || quota="max 100000 0"
+            echo ${quota##* } >/sys/fs/cgroup/b/cpu.max.burst 2>/dev/null
+            echo ${quota% *} >/sys/fs/cgroup/b/cpu.max
+            [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 1 $t >/dev/null; done
+            work a 4 $1; work b 4 $2; work c 4 $3
+            [ $((rounds % 4)) = 0 ] && busy && other=$! || other=
+            [ $((rounds % 5)) = 0 ] && hackbench -g 1 -l 20 >/dev/null 2>&1
+            [ $((rounds % 11)) = 0 ] && new b
+            for name in a b c; do rate $name >/dev/null; done
+            [ -z "$other" ] || kill $other
+            [ $((rounds % 13)) = 0 ] && stop_baton && baton
+            for name in a b c; do
+                kill -0 $(pid_of $name) && ! grep -q 'panic\|Oops\|stall' $RUN/$name.log || new $name
+            done 2>/dev/null
+            [ "$(state)" = enabled ] || fail "scx_baton is gone: $(tail -n 3 /run/baton.err)"
+            [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 3 $t >/dev/null; done
+        done
+        for name in a b c; do kill_vm $name; done
+        stop_baton
+        echo "rounds=$rounds"
+        echo "lost=$lost"
+        complaints | tail -n +$((before + 1))
+        echo "complaints=$(($(complaints | wc -l) - before))"
+        "#;
+    let script = script.replace("$SECONDS_WANTED", &seconds.to_string());
+    let found = match try_on_host(&host(), &script, seconds + 900) {
+        Ok(found) => found,
+        Err(loss) => panic!("the emulated host was lost: {loss}"),
+    };
+    print!("{}", found.out);
+    assert!(found.number("rounds") >= 1.0, "{}", found.out);
+    assert_eq!(found.number("complaints"), 0.0, "{}", found.out);
 }
 
 /// Every measurement gives all its figures. (`baton` alone is the function of guests.sh.)

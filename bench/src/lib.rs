@@ -5,8 +5,8 @@
 
 pub mod against;
 mod cgroups;
+mod counters;
 pub mod draw;
-mod exits;
 mod host;
 #[expect(dead_code, reason = "the guest uses the rest")]
 mod layout;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::figures::{Distribution, histogram};
 use crate::host;
 use crate::measurements::{Gives, Test};
-use crate::run::{Options, Rate, WEIGHT_DEFAULT};
+use crate::run::{Aside, Options, Rate, WEIGHT_DEFAULT};
 
 /// Runs that differ by more than this from their median are said to.
 const UNSTEADY: f64 = 0.1;
@@ -43,6 +43,8 @@ pub struct Measured {
     pub test: Test,
     /// Of each run, each series.
     latencies: Vec<Vec<Histogram<u64>>>,
+    /// Of each of these runs.
+    asides: Vec<Aside>,
     rates: Vec<Rates>,
     /// Of each run, which repetition it belongs to: one that failed has no run.
     repetitions: Vec<u32>,
@@ -68,6 +70,7 @@ impl Measured {
         Measured {
             test: test.clone(),
             latencies: Vec::new(),
+            asides: Vec::new(),
             rates: Vec::new(),
             repetitions: Vec::new(),
             calibration_ns: Vec::new(),
@@ -81,11 +84,13 @@ impl Measured {
         &mut self,
         repetition: u32,
         series: Vec<Histogram<u64>>,
+        aside: Aside,
         calibration_ns: f64,
         preempted: u64,
     ) {
         self.repetitions.push(repetition);
         self.latencies.push(series);
+        self.asides.push(aside);
         self.calibration_ns.push(calibration_ns);
         self.preempted += preempted;
     }
@@ -160,12 +165,24 @@ impl Measured {
         median(&self.rates.iter().filter_map(|run| run.exits).collect::<Vec<_>>())
     }
 
-    /// For each series a name, and a figure for each run: the median of its latencies, or the total.
+    /// Of each run, in CPUs.
+    fn polled(&self) -> Vec<f64> {
+        self.asides.iter().filter_map(|aside| aside.polled).collect()
+    }
+
+    /// What the VMs did that computed meanwhile, turns a second, of each run.
+    fn others(&self) -> Vec<f64> {
+        self.asides.iter().filter_map(|aside| aside.others).collect()
+    }
+
+    /// For each series a name, and a figure for each run: the median of its latencies, or the total; and
+    /// what the others did meanwhile.
     fn figures(&self) -> Vec<(String, Vec<f64>)> {
         match self.test.gives {
             Gives::Latencies(series) => (0..)
                 .zip(series)
                 .map(|(place, name)| (format!("{} {name}", self.test.name), self.series(place).1))
+                .chain([(format!("{}: what the others do", self.test.name), self.others())])
                 .collect(),
             Gives::Rate(unit) => vec![(format!("{}, {unit}", self.test.name), self.totals())],
         }
@@ -183,6 +200,12 @@ impl Measured {
         }
         if self.preempted > 0 && !self.latencies.is_empty() {
             remarks.push(format!("preempted {}×", self.preempted));
+        }
+        if let Some(polled) = median(&self.polled()).filter(|polled| *polled >= 0.005) {
+            remarks.push(format!("polls {polled:.2} CPUs"));
+        }
+        if let Some(others) = median(&self.others()) {
+            remarks.push(format!("others {}/s", number(Some(others))));
         }
         if let Some(exits) = self.exits().filter(|_| self.test.name == "pause") {
             let pauses = median(&self.totals()).map(|total| total / exits);
@@ -217,6 +240,19 @@ impl Report {
     /// Whether there is any figure at all.
     pub fn is_empty(&self) -> bool {
         self.measured.iter().all(|measured| measured.runs() == 0)
+    }
+
+    /// The figures of one repetition, in a line: what there is if the host goes before the end.
+    pub fn of_repetition(&self, repetition: u32) -> String {
+        let mut words = Vec::new();
+        for measured in &self.measured {
+            let run = measured.repetitions.iter().position(|number| *number == repetition);
+            for (name, figures) in measured.figures() {
+                let figure = run.and_then(|run| figures.get(run).copied());
+                words.extend(figure.map(|figure| format!("{name} {}", number(Some(figure)))));
+            }
+        }
+        words.join("; ")
     }
 
     /// What the VMs did together, of the first throughput here.
@@ -352,6 +388,8 @@ impl Report {
             "calibration_ns": measured.calibration_ns,
             "preempted": measured.preempted,
             "path": measured.path,
+            "polled_cpus": measured.polled(),
+            "others_per_s": measured.others(),
             "errors": measured.errors,
         });
         match measured.test.gives {
@@ -411,7 +449,11 @@ pub fn comparison(reports: &[(String, Report)]) -> String {
     rows[0].extend(others.iter().map(|(name, _)| name.clone()));
     rows[0].push(String::new());
     for (place, measured) in first.measured.iter().enumerate() {
-        for (series, (name, _)) in measured.figures().into_iter().enumerate() {
+        for (series, (name, runs)) in measured.figures().into_iter().enumerate() {
+            // Nobody computes beside it.
+            if runs.is_empty() && measured.runs() > 0 {
+                continue;
+            }
             let mut row = vec![name];
             for (_, report) in others {
                 let pairs = report.measured.get(place).map(|other| pairs(other, measured, series));
@@ -486,7 +528,8 @@ mod tests {
         for (repetition, ns) in [(0, 1000), (1, 1500)] {
             let mut histogram = histogram();
             (0..100).for_each(|i| histogram.record(ns + i).unwrap());
-            cost.add_latencies(repetition, vec![histogram], 1.0, 1);
+            let aside = Aside { polled: Some(0.25), others: Some(7.0) };
+            cost.add_latencies(repetition, vec![histogram], aside, 1.0, 1);
         }
         let mut barrier = Measured::new(&tests[1]);
         let rate =
@@ -500,9 +543,26 @@ mod tests {
     #[test]
     fn the_table_says_what_was_measured_and_what_not() {
         let table = report().table();
-        for word in ["exit-cpuid cost", "unsteady", "preempted 2×", "50 %", "0.962", "no timer"] {
+        for word in [
+            "exit-cpuid cost",
+            "unsteady",
+            "preempted 2×",
+            "polls 0.25 CPUs",
+            "others 7.00/s",
+            "50 %",
+            "0.962",
+            "no timer",
+        ] {
             assert!(table.contains(word), "{word} is not in\n{table}");
         }
+    }
+
+    #[test]
+    fn a_repetition_is_a_line() {
+        assert_eq!(
+            report().of_repetition(0),
+            "exit-cpuid cost 1049; exit-cpuid: what the others do 7.00; barrier, rounds/s 100"
+        );
     }
 
     #[test]

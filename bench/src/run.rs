@@ -225,11 +225,19 @@ impl Bench {
             let (passes, result) = self.dirty_passes(&running, deadline);
             let calibration_ns = self.calibration_ns(&running.vm)?;
             if !passes.is_empty() {
-                measured.add_latencies(repetition, vec![passes], calibration_ns, running.end());
+                let (passes, aside) = (vec![passes], Aside::default());
+                measured.add_latencies(repetition, passes, aside, calibration_ns, running.end());
             }
             return result;
         }
+        let done_by_others = || others.iter().map(|other| done(&other.vm)).sum::<f64>();
+        let (start, before) = (Instant::now(), done_by_others());
         let result = running.wait(deadline);
+        let seconds = start.elapsed().as_secs_f64();
+        let aside = Aside {
+            polled: running.polled_ns().map(|ns| ns as f64 / 1e9 / seconds),
+            others: (!others.is_empty()).then(|| (done_by_others() - before) / seconds),
+        };
         let vm = running.vm.clone();
         let preempted = running.end();
         drop(others);
@@ -246,7 +254,8 @@ impl Bench {
             })
             .collect();
         if !histograms[0].is_empty() {
-            measured.add_latencies(repetition, histograms, self.calibration_ns(&vm)?, preempted);
+            let calibration_ns = self.calibration_ns(&vm)?;
+            measured.add_latencies(repetition, histograms, aside, calibration_ns, preempted);
         }
         result
     }
@@ -351,6 +360,15 @@ fn done(vm: &Vm) -> f64 {
     let ops = (0..vm.spec.vcpus).map(|vcpu| vm.area(vcpu).ops.load(SeqCst)).sum::<u64>() as f64;
     // At a barrier all of them count the same round.
     if vm.spec.test == TEST_BARRIER { ops / f64::from(vm.spec.vcpus) } else { ops }
+}
+
+/// What happened beside a run that measures latencies.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Aside {
+    /// How much of a CPU KVM polled away at the HLTs of the VM that measures; `None` if it does not tell.
+    pub(crate) polled: Option<f64>,
+    /// Turns a second of the VMs that compute meanwhile, if there are any.
+    pub(crate) others: Option<f64>,
 }
 
 /// What the VMs did together.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use crate::exits::Exits;
+use crate::counters::Counters;
 use crate::host;
 use crate::layout::*;
 use crate::vm::Vm;
@@ -30,7 +30,7 @@ pub struct Running {
     pub vm: Arc<Vm>,
     threads: Vec<JoinHandle<u64>>,
     /// `None` if KVM does not tell.
-    exits: Option<Vec<Exits>>,
+    counters: Option<Vec<Counters>>,
     enough: Arc<AtomicBool>,
     ends: Receiver<End>,
 }
@@ -41,8 +41,8 @@ impl Running {
         host::prepare_kick();
         let (vm, enough) = (Arc::new(vm), Arc::new(AtomicBool::new(false)));
         let (sender, ends) = channel();
-        let exits = vcpus.iter().map(Exits::of).collect();
-        let mut running = Running { vm: vm.clone(), threads: Vec::new(), exits, enough, ends };
+        let counters = vcpus.iter().map(Counters::of).collect();
+        let mut running = Running { vm: vm.clone(), threads: Vec::new(), counters, enough, ends };
         for (index, vcpu) in (0..).zip(vcpus) {
             let (vm, enough, sender) = (vm.clone(), running.enough.clone(), sender.clone());
             let run = move || {
@@ -88,7 +88,12 @@ impl Running {
 
     /// How often its vCPUs have left the guest so far; `None` if KVM does not tell.
     pub fn exits(&self) -> Option<u64> {
-        self.exits.as_ref()?.iter().map(Exits::count).sum()
+        self.counters.as_ref()?.iter().map(Counters::exits).sum()
+    }
+
+    /// How long KVM has polled at HLTs of its vCPUs so far, ns; `None` if KVM does not tell.
+    pub fn polled_ns(&self) -> Option<u64> {
+        self.counters.as_ref()?.iter().map(Counters::polled_ns).sum()
     }
 
     /// The guest's failure, if there was one.

@@ -20,8 +20,9 @@ const MERIT: f64 = 0.05;
 /// What is remembered of a second, a second later.
 const MEMORY: f64 = 0.5;
 
-/// 2^18 ns, a quarter of a millisecond: about what KVM polls for by itself at most.
-const LONGEST: usize = 18;
+/// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond the
+/// wake-up, too: to a HLT that slept longer than the limit, waking up included, KVM gives no poll the next time.
+const LONGEST: usize = 20;
 
 /// What the HLTs of an interval were like.
 #[derive(Clone, Debug, PartialEq)]

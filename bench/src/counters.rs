@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How often a vCPU has left the guest, from KVM's own statistics (KVM_GET_STATS_FD; its layout is
+//! What KVM counts of a vCPU: its exits, and the time it polled at HLT, from KVM's own statistics (KVM_GET_STATS_FD; its layout is
 //! in Documentation/virt/kvm/api.rst, 4.133).
 
 use std::fs::File;
@@ -11,13 +11,15 @@ use kvm_ioctls::VcpuFd;
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::c_ulong = 0xaece;
 
-/// The counter of one vCPU's exits.
-pub struct Exits {
+/// The counters of one vCPU.
+pub struct Counters {
     stats: File,
-    at: u64,
+    exits: u64,
+    /// Time polled until the guest could go on, and in vain, ns.
+    polled: [u64; 2],
 }
 
-impl Exits {
+impl Counters {
     /// `None` where KVM keeps no such statistics (before Linux 5.14).
     pub fn of(vcpu: &VcpuFd) -> Option<Self> {
         // SAFETY: the descriptor is a vCPU's; the call takes no argument and returns a new one.
@@ -37,22 +39,32 @@ impl Exits {
             [word(4)?, word(8)?, word(16)?, word(20)?].map(u64::from);
         // flags, exponent and size, offset, bucket_size, then the name
         let size = 16 + name_size;
-        for place in 0..count {
-            let at = descriptions + place * size;
-            let mut name = vec![0; name_size as usize];
-            stats.read_exact_at(&mut name, at + 16).ok()?;
-            if name.split(|byte| *byte == 0).next() == Some(b"exits") {
-                let at = data + u64::from(word(at + 8)?);
-                return Some(Exits { stats, at });
-            }
-        }
-        None
+        let find = |wanted: &[u8]| {
+            (0..count).find_map(|place| {
+                let at = descriptions + place * size;
+                let mut name = vec![0; name_size as usize];
+                stats.read_exact_at(&mut name, at + 16).ok()?;
+                let found = name.split(|byte| *byte == 0).next() == Some(wanted);
+                found.then(|| Some(data + u64::from(word(at + 8)?))).flatten()
+            })
+        };
+        let polled = [find(b"halt_poll_success_ns")?, find(b"halt_poll_fail_ns")?];
+        Some(Counters { exits: find(b"exits")?, polled, stats })
     }
 
-    /// So far.
-    pub fn count(&self) -> Option<u64> {
+    /// How often it has left the guest so far.
+    pub fn exits(&self) -> Option<u64> {
+        self.read(self.exits)
+    }
+
+    /// How long KVM has polled for it so far, ns.
+    pub fn polled_ns(&self) -> Option<u64> {
+        self.polled.iter().map(|at| self.read(*at)).sum()
+    }
+
+    fn read(&self, at: u64) -> Option<u64> {
         let mut count = [0; 8];
-        self.stats.read_exact_at(&mut count, self.at).ok()?;
+        self.stats.read_exact_at(&mut count, at).ok()?;
         Some(u64::from_ne_bytes(count))
     }
 }
