@@ -320,6 +320,11 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
+	if (!vm)
+		t->vtime = host_vtime(t->vtime, vnow,
+				      count(COUNT_WAITING) +
+					      scx_bpf_dsq_nr_queued(queue_of(p, t, vm, cpu)),
+				      nr_cpu_ids);
 	join_queue(t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), HOST_SLICE_NS, t->vtime, enq_flags);
 

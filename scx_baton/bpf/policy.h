@@ -149,6 +149,21 @@ static inline u64 host_lag(u32 weight)
 	return weighted(4 * TURN_NS, weight);
 }
 
+/*
+ * For how long a host task waits at most, roughly, whatever it weighs and has used: sched_ext's
+ * watchdog ends a scheduler after 5 s, and one of nice 19 that ran 48 ms on an idle host was
+ * 3.2 s ahead of others.
+ */
+#define HOST_WAIT_NS (250ULL * 1000 * 1000)
+
+/* So far ahead of the others it may be that waits with @waiting more for one of @cpus. */
+static inline u64 host_vtime(u64 vtime, u64 vnow, u64 waiting, u32 cpus)
+{
+	u64 latest = vnow + HOST_WAIT_NS * cpus / (cpus + waiting);
+
+	return vtime_before(latest, vtime) ? latest : vtime;
+}
+
 /* What a sleeper starts with. */
 static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 {

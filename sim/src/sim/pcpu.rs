@@ -43,6 +43,13 @@ impl Sim {
             self.is_ready(task, true);
         }
         self.sched.wake(&mut self.m, task, self.here);
+        // single_task_running() ends the polling, too.
+        let cpu = self.m.task(task).cpu;
+        let curr = self.m.cpus[cpu as usize].curr;
+        let polls = curr != NONE && self.is_vcpu(curr) && self.vcpus[curr as usize].polling;
+        if polls && self.sched.nr_running(&self.m, cpu) > 1 {
+            self.m.resched(cpu);
+        }
     }
 
     fn is_ready(&mut self, v: u32, ready: bool) {
