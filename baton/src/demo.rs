@@ -65,6 +65,7 @@ pub fn main(demo: Demo) -> i32 {
         vms: demo.vms,
         vcpus_per_vm: 2,
         vm_mem_mib: 256,
+        vm_cmdline: String::new(),
         weights: Vec::new(),
         repetitions: demo.repetitions,
         seconds: demo.seconds,

@@ -23,6 +23,9 @@ pub struct Experiment {
     /// Memory of each guest, MiB, 128 to 4096.
     #[serde(default = "guest_mem")]
     pub vm_mem_mib: u32,
+    /// More for the guests' kernel command line, such as `nopvspin`: up to 256 printable characters.
+    #[serde(default)]
+    pub vm_cmdline: String,
     /// `cpu.weight` of each guest's cgroup, 1 to 10,000; 100 where the list ends.
     #[serde(default)]
     pub weights: Vec<u32>,
@@ -109,6 +112,11 @@ impl Experiment {
         in_range("vms", self.vms, 1, 16)?;
         in_range("vcpus_per_vm", self.vcpus_per_vm, 1, 16)?;
         in_range("vm_mem_mib", self.vm_mem_mib, 128, 4096)?;
+        let printable = self.vm_cmdline.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+        ensure!(
+            printable && self.vm_cmdline.len() <= 256,
+            "vm_cmdline must be up to 256 printable characters"
+        );
         in_range("repetitions", self.repetitions, 1, 100)?;
         ensure!((0.1..=600.0).contains(&self.seconds), "seconds must be from 0.1 to 600");
         for weight in &self.weights {
@@ -260,6 +268,7 @@ impl Experiment {
         Plan {
             vcpus_per_vm: self.vcpus_per_vm,
             vm_mem_mib: self.vm_mem_mib,
+            vm_cmdline: self.vm_cmdline.clone(),
             weights: self.weights.clone(),
             runs: runs.to_vec(),
         }
@@ -434,6 +443,8 @@ mod tests {
         assert!(refusal("\"eevdf\"", "7").contains("a scheduler is"));
         assert!(refusal("seconds = 5", "seconds = 0").contains("seconds"));
         assert!(refusal("repetitions = 3", "repetitions = 0").contains("repetitions"));
+        let cmdline = "seconds = 5\nvm_cmdline = \"a\\nb\"";
+        assert!(refusal("seconds = 5", cmdline).contains("printable"));
         assert!(refusal("\"scx_baton\"", "\"eevdf\"").contains("twice"));
         assert!(refusal("\"scx_baton\"", "\"a b\"").contains("no scheduler name"));
         assert!(refusal("\"barrier\"", "\"barier\"").contains("one of barrier"));

@@ -13,6 +13,8 @@ pub struct Plan {
     pub vcpus_per_vm: u32,
     /// Memory of each guest, MiB.
     pub vm_mem_mib: u32,
+    /// More for the guests' kernel command line, such as `nopvspin`.
+    pub vm_cmdline: String,
     /// `cpu.weight` of guest 0, 1, …; guests beyond the list keep the kernel's default of 100.
     pub weights: Vec<u32>,
     pub runs: Vec<Run>,

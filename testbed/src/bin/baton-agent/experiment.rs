@@ -91,9 +91,7 @@ impl Host<'_> {
         }
         if up != run.vms && run.vms > 0 {
             let start = Instant::now();
-            let Plan { vcpus_per_vm, vm_mem_mib, weights, .. } = self.plan;
-            let vms = Vms::start(run.vms, *vcpus_per_vm, *vm_mem_mib, weights, GUESTS_UP)?;
-            self.vms = Some(vms);
+            self.vms = Some(Vms::start(run.vms, self.plan, GUESTS_UP)?);
             tell(&Event::GuestsUp { vms: run.vms, seconds: start.elapsed().as_secs_f64() })?;
         }
         Ok(())

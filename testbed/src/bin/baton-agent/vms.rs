@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use baton_testbed::plan::Measured;
+use baton_testbed::plan::{Measured, Plan};
 
 use crate::guest::MARK;
 use baton_testbed::scheduler::last_line;
@@ -77,18 +77,11 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Vms {
     /// Starts `count` guests and waits until all are up, at most `deadline`.
-    pub fn start(
-        count: u32,
-        vcpus: u32,
-        mem_mib: u32,
-        weights: &[u32],
-        deadline: Duration,
-    ) -> Result<Vms, Trouble> {
+    pub fn start(count: u32, plan: &Plan, deadline: Duration) -> Result<Vms, Trouble> {
         let (tell, heard) = channel();
         let mut vms = Vms { vms: Vec::new(), heard };
         for number in 0..count as usize {
-            let weight = weights.get(number).copied();
-            vms.vms.push(Vm::start(number, vcpus, mem_mib, weight, tell.clone())?);
+            vms.vms.push(Vm::start(number, plan, tell.clone())?);
         }
         let end = Instant::now() + deadline;
         let mut up = vec![false; count as usize];
@@ -245,13 +238,8 @@ impl Drop for Vms {
 }
 
 impl Vm {
-    fn start(
-        number: usize,
-        vcpus: u32,
-        mem_mib: u32,
-        weight: Option<u32>,
-        tell: Sender<(usize, Heard)>,
-    ) -> Result<Vm> {
+    fn start(number: usize, plan: &Plan, tell: Sender<(usize, Heard)>) -> Result<Vm> {
+        let weight = plan.weights.get(number).copied();
         let cgroup = cgroup_path(number);
         fs::create_dir_all(&cgroup).with_context(|| format!("cannot create {cgroup}"))?;
         fs::write(format!("{cgroup}/cpu.weight"), weight.unwrap_or(100).to_string())
@@ -262,8 +250,9 @@ impl Vm {
             .args(["-no-user-config", "-display", "none", "-no-reboot"])
             // The name makes the vCPU threads recognisable, for people and for tests.
             .args(["-name", &format!("vm{number},debug-threads=on")])
-            .args(["-smp", &vcpus.to_string(), "-m", &mem_mib.to_string()])
-            .args(["-kernel", KERNEL, "-initrd", INITRD, "-append", CMDLINE])
+            .args(["-smp", &plan.vcpus_per_vm.to_string(), "-m", &plan.vm_mem_mib.to_string()])
+            .args(["-kernel", KERNEL, "-initrd", INITRD])
+            .args(["-append", &format!("{CMDLINE} {}", plan.vm_cmdline)])
             // With mux=on, Ctrl-A b on the input is a break on the line.
             .args(["-chardev", "stdio,id=console,mux=on,signal=off", "-serial", "chardev:console"])
             .stdin(Stdio::piped())
