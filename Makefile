@@ -4,6 +4,7 @@
 # make test    everything that proves that it works
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
+# make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-policy                how many instructions each callback of the scheduler executes
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # make soak                        an hour of the fuzz rig, and an hour of mixed load
@@ -20,7 +21,7 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test soak test-ray bench-memslots bench-sim bench-policy clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-policy clean
 all: build
 
 setup:
@@ -89,6 +90,10 @@ bench-memslots: setup
 # Events a second, and what a plain event loop and SimPy reach (PYTHON=… names a Python with SimPy).
 bench-sim: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench scale
+
+# Halt polling on random mixtures, simulated.
+bench-halt-poll: setup
+	@$(CARGO) bench --quiet -p baton-sim --bench mixtures
 
 # Instructions of each callback of the scheduler, counted by valgrind.
 bench-policy: setup

@@ -563,7 +563,7 @@ fn goes_on_under_mixed_load() {
         lost=0
         lost() { lost=$((lost + 1)); echo "lost: $*"; }
         new() { kill_vm $1 2>/dev/null; wait $(pid_of $1) 2>/dev/null; vm $1; }
-        complaints() { dmesg | grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING'; }
+        complaints() { dmesg -c >>/run/dmesg; grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING' /run/dmesg; }
         before=$(complaints | wc -l)
         rounds=0 begin=$(date +%s)
         vm a; vm b; vm c
@@ -578,16 +578,17 @@ fn goes_on_under_mixed_load() {
             echo ${quota##* } >/sys/fs/cgroup/b/cpu.max.burst 2>/dev/null
             echo ${quota% *} >/sys/fs/cgroup/b/cpu.max
             [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 1 $t >/dev/null; done
+            [ $((rounds % 11)) = 0 ] && new b
             work a 4 $1; work b 4 $2; work c 4 $3
             [ $((rounds % 4)) = 0 ] && busy && other=$! || other=
             [ $((rounds % 5)) = 0 ] && hackbench -g 1 -l 20 >/dev/null 2>&1
-            [ $((rounds % 11)) = 0 ] && new b
             for name in a b c; do rate $name >/dev/null; done
             [ -z "$other" ] || kill $other
             [ $((rounds % 13)) = 0 ] && stop_baton && baton
             for name in a b c; do
                 kill -0 $(pid_of $name) && ! grep -q 'panic\|Oops\|stall' $RUN/$name.log || new $name
             done 2>/dev/null
+            dmesg -c >>/run/dmesg
             [ "$(state)" = enabled ] || fail "scx_baton is gone: $(tail -n 3 /run/baton.err)"
             [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 3 $t >/dev/null; done
         done
@@ -604,7 +605,10 @@ fn goes_on_under_mixed_load() {
         Err(loss) => panic!("the emulated host was lost: {loss}"),
     };
     print!("{}", found.out);
-    assert!(found.number("rounds") >= 1.0, "{}", found.out);
+    // About 15 s each; emulation loses a guest now and then, a scheduler that stalls them each time.
+    let rounds = found.number("rounds");
+    assert!(rounds >= (seconds / 60) as f64, "{}", found.out);
+    assert!(found.number("lost") <= 1.0 + rounds / 10.0, "{}", found.out);
     assert_eq!(found.number("complaints"), 0.0, "{}", found.out);
 }
 

@@ -170,9 +170,11 @@ impl Measured {
         self.asides.iter().filter_map(|aside| aside.polled).collect()
     }
 
-    /// What the VMs did that computed meanwhile, turns a second, of each run.
+    /// What the VMs did that computed meanwhile, turns a second, of each run; of none, if one was too short
+    /// to tell.
     fn others(&self) -> Vec<f64> {
-        self.asides.iter().filter_map(|aside| aside.others).collect()
+        let others: Option<Vec<f64>> = self.asides.iter().map(|aside| aside.others).collect();
+        others.unwrap_or_default()
     }
 
     /// For each series a name, and a figure for each run: the median of its latencies, or the total; and

@@ -47,6 +47,9 @@ const TRACED: u64 = 8;
 /// What a cgroup weighs if nobody says (Documentation/admin-guide/cgroup-v2.rst).
 pub(crate) const WEIGHT_DEFAULT: u32 = 100;
 
+/// Of VMs that compute beside a latency: what they did in a run with fewer turns is no figure.
+const ENOUGH_TURNS: f64 = 50.0;
+
 /// How long a VM's vCPUs may take to come up, all of them.
 const UP: Duration = Duration::from_secs(30);
 
@@ -189,8 +192,8 @@ impl Bench {
         Spec {
             vcpus: self.options.vcpus[0],
             test: TEST_LOCK,
-            // Nobody holds the lock for long: 10 ms at 3 GHz are spent outside of it.
-            args: [LOCK_TEST_AND_SET, 0, 7_500_000, 0],
+            // Nobody holds the lock for long: 1 ms at 3 GHz is spent outside of it.
+            args: [LOCK_TEST_AND_SET, 0, 750_000, 0],
             samples: 0,
             x2apic: true,
             halt_poll_ns: None,
@@ -230,13 +233,16 @@ impl Bench {
             }
             return result;
         }
+        self.wait_up(&others)?;
         let done_by_others = || others.iter().map(|other| done(&other.vm)).sum::<f64>();
         let (start, before) = (Instant::now(), done_by_others());
         let result = running.wait(deadline);
         let seconds = start.elapsed().as_secs_f64();
         let aside = Aside {
             polled: running.polled_ns().map(|ns| ns as f64 / 1e9 / seconds),
-            others: (!others.is_empty()).then(|| (done_by_others() - before) / seconds),
+            others: Some(done_by_others() - before)
+                .filter(|turns| *turns >= ENOUGH_TURNS)
+                .map(|turns| turns / seconds),
         };
         let vm = running.vm.clone();
         let preempted = running.end();
@@ -312,16 +318,12 @@ impl Bench {
         Ok(())
     }
 
-    fn rate(&self, spec: &Spec, vms: u32) -> Result<Rate> {
-        let time = self.options.time;
-        let pin = self.options.pin;
-        let running = (0..vms).map(|vm| self.start(vm, spec.clone(), None, pin));
-        let running = running.collect::<Result<Vec<Running>>>()?;
-        let failed = || running.iter().find_map(Running::failure);
+    /// Until all vCPUs of these VMs run.
+    fn wait_up(&self, running: &[Running]) -> Result<()> {
         let up = |vm: &Vm| vm.params().up.load(SeqCst) >= vm.spec.vcpus.into();
         let deadline = Instant::now() + UP;
         while !running.iter().all(|running| up(&running.vm)) {
-            if let Some(why) = failed() {
+            if let Some(why) = running.iter().find_map(Running::failure) {
                 bail!(why);
             }
             if Instant::now() > deadline || host::interrupted() {
@@ -329,6 +331,16 @@ impl Bench {
             }
             thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
+    }
+
+    fn rate(&self, spec: &Spec, vms: u32) -> Result<Rate> {
+        let time = self.options.time;
+        let pin = self.options.pin;
+        let running = (0..vms).map(|vm| self.start(vm, spec.clone(), None, pin));
+        let running = running.collect::<Result<Vec<Running>>>()?;
+        let failed = || running.iter().find_map(Running::failure);
+        self.wait_up(&running)?;
         // Until caches, and the scheduler's opinions, have settled.
         thread::sleep(time / 10);
         let exits = || running.iter().map(Running::exits).sum::<Option<u64>>();

@@ -20,6 +20,12 @@ const MERIT: f64 = 0.05;
 /// What is remembered of a second, a second later.
 const MEMORY: f64 = 0.5;
 
+/// How much of the time that a limit could poll away KVM polls at least; and what is left, a second later, of
+/// having seen more: it must not be forgotten at once that a limit was too dear. After 35 s it is tried
+/// again whether one takes half of what it could.
+const LEAST_PART: f64 = 0.05;
+const PART_MEMORY: f64 = 0.98;
+
 /// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond the
 /// wake-up, too: to a HLT that slept longer than the limit, waking up included, KVM gives no poll the next time.
 const LONGEST: usize = 20;
@@ -31,11 +37,13 @@ pub struct Halts {
     pub lengths: [u64; BUCKETS],
     /// Of those that slept: from being woken until running.
     pub wakeups: [u64; BUCKETS],
+    /// CPU time that was polled away, ns, if it is known.
+    pub polled_ns: Option<u64>,
 }
 
 impl Default for Halts {
     fn default() -> Self {
-        Halts { lengths: [0; BUCKETS], wakeups: [0; BUCKETS] }
+        Halts { lengths: [0; BUCKETS], wakeups: [0; BUCKETS], polled_ns: None }
     }
 }
 
@@ -58,6 +66,11 @@ pub struct Governor {
     lengths: [f64; BUCKETS],
     wakeups: [f64; BUCKETS],
     seconds: f64,
+    /// What was polled away, and what the limits in force could have polled away at most, ns.
+    spent: f64,
+    expected: f64,
+    /// The one as part of the other: KVM gives no poll to a vCPU whose last HLT was longer than the limit.
+    part: Option<f64>,
 }
 
 impl Governor {
@@ -71,6 +84,9 @@ impl Governor {
             lengths: none,
             wakeups: none,
             seconds: 0.0,
+            spent: 0.0,
+            expected: 0.0,
+            part: None,
         }
     }
 
@@ -84,6 +100,7 @@ impl Governor {
         remember(&mut self.lengths, &halts.lengths);
         remember(&mut self.wakeups, &halts.wakeups);
         self.seconds = self.seconds * MEMORY + seconds;
+        self.learn(halts);
         let n: f64 = self.lengths.iter().sum();
         if n < ENOUGH * self.seconds.min(1.0) {
             return self.change(0, format!("{n:.0} HLTs are too few to poll for"));
@@ -137,10 +154,21 @@ impl Governor {
         LEAST_NS
     }
 
+    /// How much KVM polls of what it could.
+    fn learn(&mut self, halts: &Halts) {
+        let Some(polled) = halts.polled_ns.filter(|_| self.limit_ns > 0) else { return };
+        let lengths = halts.lengths.map(|n| n as f64);
+        self.spent = self.spent * MEMORY + polled as f64;
+        self.expected = self.expected * MEMORY + polled_at_most(&lengths, self.limit_ns);
+        if self.expected > 0.0 {
+            let part = (self.spent / self.expected).clamp(LEAST_PART, 1.0);
+            self.part = Some(self.part.map_or(part, |known| part.max(known * PART_MEMORY)));
+        }
+    }
+
     /// CPU time polled with this limit, ns.
     fn polled(&self, limit: u64) -> f64 {
-        let polls = |(bucket, n): (usize, &f64)| n * middle(bucket).min(limit as f64);
-        self.lengths.iter().enumerate().map(polls).sum()
+        self.part.unwrap_or(1.0) * polled_at_most(&self.lengths, limit)
     }
 
     /// HLTs that are longer.
@@ -148,6 +176,12 @@ impl Governor {
         let longer = |(bucket, _): &(usize, &f64)| middle(*bucket) > limit as f64;
         self.lengths.iter().enumerate().filter(longer).map(|(_, n)| n).sum()
     }
+}
+
+/// If each HLT is polled for, ns.
+fn polled_at_most(lengths: &[f64; BUCKETS], limit: u64) -> f64 {
+    let polls = |(bucket, n): (usize, &f64)| n * middle(bucket).min(limit as f64);
+    lengths.iter().enumerate().map(polls).sum()
 }
 
 /// Of a bucket, ns.
@@ -190,6 +224,33 @@ mod tests {
         assert_eq!(governor.decide(&halts(&[(13, 10_000)], 15), 1.0).map(|d| d.limit_ns), Some(0));
     }
 
+    /// Half of the HLTs are long, and KVM does not poll for vCPUs that halt so: that leaves room for more.
+    #[test]
+    fn what_kvm_does_not_poll_may_be_spent() {
+        let mut governor = Governor::new(0.12, 1, 0);
+        let mut mixed = halts(&[(11, 5_000), (13, 5_000), (24, 10_000)], 14);
+        let first = governor.decide(&mixed, 1.0).expect("a change");
+        let polled = |limit: u64| {
+            let short = &mixed.lengths[..20];
+            short
+                .iter()
+                .enumerate()
+                .map(|(b, n)| *n as f64 * middle(b).min(limit as f64))
+                .sum::<f64>()
+        };
+        assert!(first.limit_ns < 1 << 14, "{}", first.reason);
+        mixed.polled_ns = Some(polled(first.limit_ns) as u64);
+        let next = (0..10).find_map(|_| governor.decide(&mixed, 1.0)).expect("a change");
+        assert!(next.limit_ns > first.limit_ns, "{}", next.reason);
+        // It takes all that the limit allows after all: back.
+        let all = |limit: u64| polled_at_most(&mixed.lengths.map(|n| n as f64), limit);
+        mixed.polled_ns = Some(all(next.limit_ns) as u64);
+        let back = governor.decide(&mixed, 1.0).expect("a change");
+        assert!(back.limit_ns < next.limit_ns, "{}", back.reason);
+        mixed.polled_ns = Some(polled(back.limit_ns) as u64);
+        assert_eq!(governor.decide(&mixed, 1.0), None, "it remembers");
+    }
+
     #[test]
     fn an_idle_host_does_not_poll() {
         let mut governor = Governor::new(0.01, 8, 200_000);
@@ -221,7 +282,7 @@ mod tests {
             let allowed = budget * pcpus as f64 * 1e9;
             let n = halts.lengths.iter().sum::<u64>() as f64;
             prop_assert!(polls(limit) <= allowed);
-            for other in (10..=18).map(|power| (1u64 << power) as f64).chain([0.0]) {
+            for other in (10..=LONGEST).map(|power| (1u64 << power) as f64).chain([0.0]) {
                 if polls(other) <= allowed {
                     prop_assert!(sleeps(limit) as f64 <= sleeps(other) as f64 + MERIT * n);
                 }

@@ -49,7 +49,7 @@ struct vm_times {
 	u64 throttled_ns; /* waited for CPU time by cpu.max */
 	u64 costop_ns; /* of that, while a sibling ran: time in which the VM was torn apart */
 	u64 spin_ns; /* from one PAUSE exit to the next one at once */
-	u64 boost_ns; /* ran on the slices of spinners */
+	u64 boost_ns; /* ran on the slices of spinners, or of siblings that lent their pCPU */
 	u64 owed_ns; /* from being sent an IPI, while not running, until it ran */
 	u64 spins; /* PAUSE exits */
 	u64 halts; /* HLT exits */
@@ -120,7 +120,7 @@ struct vcpu_ctx {
 	u64 owed[VCPU_WORDS]; /* those that it sent one, and that may not have run since */
 	u32 owed_words; /* which words of @owed are not 0 */
 	u64 owes_since; /* ns; when the first of them was sent */
-	u32 waited; /* for a pCPU, at that time */
+	u32 waited; /* for a pCPU, at that time, and has been lent none since */
 	s32 pid; /* of its thread */
 };
 

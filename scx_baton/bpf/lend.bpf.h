@@ -21,11 +21,20 @@ static s32 lender(s32 cpu, u32 slot)
 	return v ? v->pid : 0;
 }
 
+/* Is @id the caller's to serve? Two may have sent it an IPI at once. */
+static bool serve(u32 slot, u32 id)
+{
+	u64 key = vcpu_key(slot, id);
+	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
+
+	return v && __sync_val_compare_and_swap(&v->waited, 1, 0) == 1;
+}
+
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
 static int lend(void *map, int *key, struct lend_timer *at)
 {
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
-	u32 slot = at->slot, sender = at->sender, first = 0, i;
+	u32 slot = at->slot, sender = at->sender, i;
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 	s32 cpu, pid;
 	u64 owing;
@@ -39,16 +48,19 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		pid = lender(cpu, slot);
 		if (!pid)
 			continue;
-		owing = find_owing(slot, sender, first, cpu, true);
-		if (!owing)
+		owing = find_owing(slot, sender, cpu, true);
+		/* Nobody at all, or nobody who may run there? */
+		if (!owing && !find_owing(slot, sender, -1, true))
 			break;
-		first = (owing >> 32) + 1;
+		if (!owing || !serve(slot, owing >> 32))
+			continue;
 		c = cpu_ctx(cpu);
 		c->boost_vm = slot;
 		c->boost_slice = BOOST_IPI_NS;
-		c->lent = 1;
 		c->donor = pid;
-		c->boost_pid = (u32)owing;
+		c->lent = 1;
+		/* Last, and as a barrier: that pCPU may look at any time. */
+		__sync_lock_test_and_set(&c->boost_pid, (s32)(u32)owing);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
 	return 0;

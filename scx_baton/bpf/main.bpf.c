@@ -142,10 +142,10 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;
 	c->resumes = 0;
-	if (!goes_on)
+	if (picked) {
 		c->since = t->run_at;
-	if (picked)
-		c->donates_until = c->since + p->scx.slice;
+		c->donates_until = t->run_at + p->scx.slice;
+	}
 	runs_for(p, t, c, picked);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (t->run_vm && picked) {

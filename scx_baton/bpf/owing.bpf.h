@@ -49,7 +49,7 @@ struct {
 	__uint(max_entries, MAX_CPUS);
 } lend_timers SEC(".maps");
 
-/* An IPI to many is sent to one after the other: so long after the first, all are looked at. */
+/* An IPI to many is sent to one after the other: so long after the last one, all are looked at. */
 #define LEND_AFTER_NS 2000
 
 /* Does the thread @pid wait for the VM in @slot, and may it run on @cpu, or anywhere if below 0? */

@@ -382,6 +382,12 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	c->kicked = 0;
 	if (prev_t)
 		charge(prev_t, now);
+	/* A pCPU is lent by who was asked to, and not away from somebody else who asks for it. */
+	if (c->lent && (asked || !prev_t || prev->pid != c->donor)) {
+		c->boost_pid = 0;
+		c->donor = 0;
+		c->lent = 0;
+	}
 	if (c->boost_pid) {
 		if (dispatch_boosted(c, cpu))
 			return;

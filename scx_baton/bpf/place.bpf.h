@@ -237,6 +237,20 @@ static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *v
 		preempt_for(p, t, vm, now);
 }
 
+/*
+ * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
+ * sooner than it should gets less.
+ */
+static u64 limit_lead(struct task_ctx *t)
+{
+	u64 latest = vnow + host_lead(everybody.wants_before >> EPOCH_SHIFT, nr_cpu_ids);
+
+	if (!vtime_before(latest, t->vtime))
+		return HOST_SLICE_NS;
+	t->vtime = latest;
+	return MIN_RUN_NS;
+}
+
 /* The timer's: all tasks whose cgroups have CPU time again go back to their queues. */
 static int unpark(void *map, u32 *key, struct park_timer *timer)
 {
@@ -257,6 +271,8 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 			continue;
 		}
 		vm = vm_of(t);
+		if (!vm)
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, limit_lead(t));
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
 					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
@@ -289,7 +305,7 @@ static s32 init_park_timer(void)
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
-	u64 now = scx_bpf_now(), release;
+	u64 now = scx_bpf_now(), release, slice;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 
 	refresh_weight(p, t, vm);
@@ -320,13 +336,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if (!vm)
-		t->vtime = host_vtime(t->vtime, vnow,
-				      count(COUNT_WAITING) +
-					      scx_bpf_dsq_nr_queued(queue_of(p, t, vm, cpu)),
-				      nr_cpu_ids);
+	slice = vm ? HOST_SLICE_NS : limit_lead(t);
 	join_queue(t, vm, now);
-	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), HOST_SLICE_NS, t->vtime, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 
 	/*
 	 * Only for wakeups: a preempted task that preempts again as it is put back would

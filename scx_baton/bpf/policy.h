@@ -154,14 +154,12 @@ static inline u64 host_lag(u32 weight)
  * watchdog ends a scheduler after 5 s, and one of nice 19 that ran 48 ms on an idle host was
  * 3.2 s ahead of others.
  */
-#define HOST_WAIT_NS (250ULL * 1000 * 1000)
+#define HOST_WAIT_NS (1000ULL * 1000 * 1000)
 
-/* So far ahead of the others it may be that waits with @waiting more for one of @cpus. */
-static inline u64 host_vtime(u64 vtime, u64 vnow, u64 waiting, u32 cpus)
+/* How far ahead of the others it may be where @entities want one of @cpus. */
+static inline u64 host_lead(u64 entities, u32 cpus)
 {
-	u64 latest = vnow + HOST_WAIT_NS * cpus / (cpus + waiting);
-
-	return vtime_before(latest, vtime) ? latest : vtime;
+	return entities > cpus ? HOST_WAIT_NS * cpus / entities : HOST_WAIT_NS;
 }
 
 /* What a sleeper starts with. */

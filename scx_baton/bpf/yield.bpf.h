@@ -8,8 +8,9 @@
 #include "owing.bpf.h"
 #include "place.bpf.h"
 
-/* vCPUs looked at in one decision, if there are no more. */
+/* Steps along the list of those that owe, in one decision; and where a pCPU is to be lent. */
 #define MAX_OWING 6
+#define MAX_OWING_LENT 16
 
 /*
  * The boost of a vCPU that was to take an interrupt is over, or a vCPU polls while others wait.
@@ -40,23 +41,23 @@ static s32 init_look_timer(s32 cpu)
 const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_SENT, YIELD_IPI, YIELD_KVM};
 
 /*
- * A vCPU of the VM from @first on that owes @sender, waits, and may run on @cpu: its id in the
- * upper half, the pid of its thread in the lower one; 0 if there is none. Only one that waited
- * when it was sent the IPI, if @waited.
+ * A vCPU of the VM that owes @sender, waits, and may run on @cpu, or anywhere if that is below 0:
+ * its id in the upper half, the pid of its thread in the lower one; 0 if there is none. If @waited,
+ * only one that waited when it was sent the IPI, and was lent no pCPU since.
  * Who has run since has taken the IPI, and is struck off the list on the way.
  * Not static: the verifier looks at such a function once.
  */
-__noinline u64 find_owing(u32 slot, u32 sender, u32 first, s32 cpu, bool waited)
+__noinline u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
 {
 	u64 own = vcpu_key(slot, sender), key, word = 0;
 	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own), *v;
 	struct vm_ctx *vm = vm_slot(slot);
-	u32 words, w = 0, id, i;
+	u32 words, w = 0, id, i, steps = waited ? MAX_OWING_LENT : MAX_OWING;
 
-	if (!vm || !me || first >= MAX_VCPUS)
+	if (!vm || !me)
 		return 0;
-	words = me->owed_words & (~0U << (first / 64));
-	for (i = 0; i < MAX_OWING; i++) {
+	words = me->owed_words;
+	bpf_for(i, 0, steps) {
 		if (!word) {
 			if (!words)
 				break;
@@ -66,8 +67,6 @@ __noinline u64 find_owing(u32 slot, u32 sender, u32 first, s32 cpu, bool waited)
 			word &= __sync_fetch_and_and(&me->owed[w], word);
 			if (!word)
 				__sync_fetch_and_and(&me->owed_words, ~(1U << w));
-			if (w == first / 64)
-				word &= ~0ULL << (first % 64);
 			continue;
 		}
 		id = w * 64 + __builtin_ctzll(word);
@@ -96,7 +95,7 @@ static u32 choose(const struct task_ctx *t, s32 *pid, s32 cpu)
 			return YIELD_KVM;
 		if (yield_policy[i] != YIELD_IPI)
 			continue;
-		owing = find_owing(t->vm, t->vcpu_id, 0, cpu, false);
+		owing = find_owing(t->vm, t->vcpu_id, cpu, false);
 		if (owing) {
 			*pid = (u32)owing;
 			return YIELD_IPI;

@@ -60,11 +60,11 @@ struct Opts {
     #[clap(long, value_parser = interval)]
     monitor: Option<Duration>,
 
-    /// Whom a spinning vCPU gives its CPU to: the first of these that applies, in this order.
+    /// Whom a spinning vCPU gives its CPU to: of ipi and kvm the first that applies, in this order.
     ///
     /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
     /// KVM proposes. And before anybody spins, sent: a vCPU that waits for a CPU and is sent an IPI
-    /// gets a sibling's for as long as it takes. What is not named is not done.
+    /// gets a sibling's for 250 µs. What is not named is not done.
     #[clap(long, value_delimiter = ',', default_value = "sent,ipi,kvm", value_name = "POLICY,…")]
     yield_policy: Vec<YieldPolicy>,
 

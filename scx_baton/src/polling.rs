@@ -91,7 +91,8 @@ impl Polling {
                 others += 1;
                 continue;
             }
-            let now = Halts { lengths: vm.halt.lengths, wakeups: vm.halt.wakeups };
+            let polled_ns = Some(vm.halt.polled_ns + vm.halt.vain_ns);
+            let now = Halts { lengths: vm.halt.lengths, wakeups: vm.halt.wakeups, polled_ns };
             let none = Halts::default();
             let before = self.before.get(&(*slot, vm.gen_)).unwrap_or(&none);
             let add = |sum: &mut [u64; BUCKETS], now: &[u64; BUCKETS], before: &[u64; BUCKETS]| {
@@ -101,6 +102,8 @@ impl Polling {
             };
             add(&mut all.lengths, &now.lengths, &before.lengths);
             add(&mut all.wakeups, &now.wakeups, &before.wakeups);
+            let of = |halts: &Halts| halts.polled_ns.unwrap_or(0);
+            all.polled_ns = Some(of(&all) + of(&now).saturating_sub(of(before)));
             seen.insert((*slot, vm.gen_), now);
         }
         self.before = seen;

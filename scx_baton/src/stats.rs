@@ -35,7 +35,7 @@ pub struct VmMetrics {
     pub costop_ms: f64,
     #[stat(desc = "Time from one PAUSE exit to the next one at once")]
     pub spin_ms: f64,
-    #[stat(desc = "Time running on the slices of spinners")]
+    #[stat(desc = "Time running on the slices of spinners, or of siblings that lent their CPU")]
     pub boost_ms: f64,
     #[stat(desc = "Time from being sent an IPI, while not running, until running")]
     pub ipi_wait_ms: f64,
@@ -212,7 +212,9 @@ pub struct Metrics {
     pub lent: u64,
     #[stat(desc = "vCPUs that polled at HLT and were preempted by a waking task")]
     pub polls_cut: u64,
-    #[stat(desc = "CPU time that vCPUs got from directed yields, in microseconds")]
+    #[stat(
+        desc = "CPU time that vCPUs got from directed yields and lending siblings, in microseconds"
+    )]
     pub boost_us: u64,
     #[stat(desc = "Each VM, by its process and slot")]
     pub by_vm: BTreeMap<String, VmMetrics>,

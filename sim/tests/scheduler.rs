@@ -153,18 +153,19 @@ fn no_vcpu_starves_when_others_of_its_vm_run() {
 }
 
 /// A thread that weighs little has used an idle host, which is idle no more: it was kept out for as long
-/// as it had been ahead, 1.1 s here, and for more than sched_ext's watchdog bears on a real host.
+/// as it had been ahead, 4.8 s here, and for more than sched_ext's watchdog bears on a real host.
 #[test]
 fn a_light_host_task_is_not_kept_out_for_seconds() {
     let text = quiet().replace("seconds = 1.0", "seconds = 10.0");
     let outcome = run(&format!(
         "{text}pcpus = 2\n[[cgroup]]\nname = \"low\"\nweight = 1\n\
          [[thread]]\ncgroup = \"low\"\nrun-us = 100000.0\n\
-         [[thread]]\nrun-us = 300.0\nsleep-us = 3000.0\n[[vm]]\ncount = 4\nvcpus = 2\n\
+         [[thread]]\nrun-us = 300.0\nsleep-us = 3000.0\n[[vm]]\ncount = 16\nvcpus = 2\n\
          [[vm.task]]\ncount = 2\nprogram = [\"compute 4s\", \"sleep 1s\", \"done\"]"
     ));
-    assert!(outcome.longest_wait_ms < 500.0, "{} ms", outcome.longest_wait_ms);
-    assert!(outcome.vms[0].used > 0.3, "{}", outcome.table());
+    assert!(outcome.longest_wait_ms < 3000.0, "{} ms", outcome.longest_wait_ms);
+    let vms = outcome.vms.iter().map(|vm| vm.used).sum::<f64>();
+    assert!(vms > 1.7, "{vms} of 2 pCPUs are left to the VMs");
 }
 
 /// However crowded the host is, weights hold.

@@ -221,6 +221,7 @@ impl Sim {
         v.work -= work;
         if v.polling {
             self.counts[v.vm as usize].poll_ns += work;
+            *self.halts.polled_ns.get_or_insert(0) += work;
         }
         done -= work;
         if v.left != EVER {
