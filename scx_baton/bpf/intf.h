@@ -171,7 +171,7 @@ enum baton_stat {
 	STAT_MISSED_SPENT, /* the slice to donate was used up by yields before */
 	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
 	STAT_REDIRECTED, /* to a better target than KVM's */
-	STAT_REFUSED, /* no policy asked for applies */
+	STAT_REFUSED, /* no policy asked for applies, or others would pay */
 	STAT_PLAIN_YIELDS, /* sched_yield(2) */
 	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */
 	STAT_TURNS, /* turns that VMs have begun */

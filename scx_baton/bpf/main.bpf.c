@@ -201,6 +201,14 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 }
 
+/* Does @cpu run a vCPU of the VM in @slot, or nothing? */
+static bool costs_nobody_else(s32 cpu, u32 slot)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return c->runs == RUNS_NOTHING || (c->runs == RUNS_VCPU && c->vm == slot);
+}
+
 /*
  * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
  * runqueues are locked, so the choice is noted here and made in dispatch().
@@ -211,6 +219,7 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 	struct task_ctx *to_t = task_ctx(to);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 now = scx_bpf_now(), slice;
+	s32 elsewhere = -1;
 
 	if (!to_t || !vm_of(to_t) || from_t->vm != to_t->vm) {
 		stat_add(STAT_MISSED_FOREIGN, 1);
@@ -224,20 +233,26 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 		stat_add(STAT_MISSED_ASLEEP, 1);
 		return false;
 	}
+	/*
+	 * Not allowed here: where it ran last, at the cost of a sibling there, never of others. The
+	 * spinner has nothing to go on with then.
+	 */
+	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
+		elsewhere = scx_bpf_task_cpu(to);
+		if (!costs_nobody_else(elsewhere, to_t->vm)) {
+			stat_add(STAT_REFUSED, 1);
+			return false;
+		}
+	}
 	slice = donated_slice(from->scx.slice, now, c->donates_until);
 	scx_bpf_task_set_slice(from, 0);
 	if (!slice) {
 		stat_add(STAT_MISSED_SPENT, 1);
 		return true;
 	}
-	/*
-	 * Not allowed here: where it ran last, at the cost of what runs there, and the spinner has
-	 * nothing to go on with.
-	 */
-	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
-		cpu = scx_bpf_task_cpu(to);
-		c = cpu_ctx(cpu);
-		preempt(cpu, NO_VM);
+	if (elsewhere >= 0) {
+		c = cpu_ctx(elsewhere);
+		preempt(elsewhere, NO_VM);
 		reason = reason == YIELD_IPI ? YIELD_KVM : reason;
 	}
 	boost(c, from_t, from->pid, to, to_t, reason, slice, now);

@@ -196,7 +196,9 @@ pub struct Metrics {
     pub missed_foreign: u64,
     #[stat(desc = "Directed yields that went to a better target than KVM's")]
     pub redirected: u64,
-    #[stat(desc = "Directed yields refused: none of --yield-policy applied")]
+    #[stat(
+        desc = "Directed yields refused: none of --yield-policy applied, or others would have paid"
+    )]
     pub refused: u64,
     #[stat(desc = "sched_yield(2) calls")]
     pub plain_yields: u64,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use baton_sim::outcome::simulate;
 use baton_sim::scenario::Scenario;
 use baton_testbed::stats::median;
-use rand::{Rng, SeedableRng};
+use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 const MIXTURES: u64 = 40;
@@ -26,9 +26,11 @@ fn scenario(seed: u64, crowded: bool, polls: &str) -> String {
          seed = {seed}\n[kvm]\nhalt-poll = {polls}\n[[vm]]\nvcpus = 4\n"
     );
     for _ in 0..4 {
-        let run = dice.random_range(10..=200);
-        let sleep = 10f64.powf(dice.random_range(0.7..3.7));
-        let spread = dice.random_range(0..=95);
+        let mut unit = || (dice.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let run = (10.0 + 190.0 * unit()) as u32;
+        // 5 µs to 5 ms.
+        let sleep = 10f64.powf(0.7 + 3.0 * unit());
+        let spread = (95.0 * unit()) as u32;
         text += &format!(
             "[[vm.task]]\nprogram = [\"compute {run}us\", \"sleep {sleep:.1}us ±{spread}%\", \"done\"]\n"
         );

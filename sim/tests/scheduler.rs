@@ -168,6 +168,19 @@ fn a_light_host_task_is_not_kept_out_for_seconds() {
     assert!(vms > 1.7, "{vms} of 2 pCPUs are left to the VMs");
 }
 
+/// The vCPUs of the VM are bound, and one of them shares its pCPU with threads: its siblings spin and yield to
+/// it, and took that pCPU from the threads each time, whoever's turn it was.
+#[test]
+fn yields_to_a_bound_vcpu_are_not_at_the_cost_of_others() {
+    let outcome = run(
+        "machine = \"rome-192\"\npcpus = 7\nscheduler = \"scx_baton\"\nseconds = 1.0\nwarmup = 0.05\n\
+         starvation-s = 10\n[kvm]\nple = true\nple-user = true\non-spin = \"kernel\"\n[[vm]]\nvcpus = 7\npin = true\n\
+         workload = \"barrier-pause\"\n[[thread]]\ncount = 3\ncpu = 2\nrun-us = 3252\n\
+         [[thread]]\ncount = 3\ncpu = 2\nrun-us = 4107\nsleep-us = 625",
+    );
+    assert!(outcome.longest_wait_ms < 300.0, "{} ms", outcome.longest_wait_ms);
+}
+
 /// However crowded the host is, weights hold.
 #[test]
 fn shares_follow_the_weights_when_the_host_is_crowded() {
