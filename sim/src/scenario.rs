@@ -854,7 +854,7 @@ fn balanced(ops: &[Op]) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 9] = [
+pub const SCENARIOS: [(&str, &str); 10] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
@@ -863,6 +863,7 @@ pub const SCENARIOS: [(&str, &str); 9] = [
     ("testbed-barrier", include_str!("../scenarios/testbed-barrier.toml")),
     ("testbed-lock", include_str!("../scenarios/testbed-lock.toml")),
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
+    ("sizes", include_str!("../scenarios/sizes.toml")),
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
 ];
 
