@@ -330,6 +330,16 @@ static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 	return waited > STARVED_NS + 4 * TURN_NS * waiting / (cpus ? cpus : 1);
 }
 
+/*
+ * Should a vCPU of @vm lend its pCPU to a sibling that was sent an IPI? Not in a gang of which a
+ * few are missing: more wait for the lender then than for those (simulated, 96 vCPUs: 0.97). Where
+ * a quarter as many wait as run, it is no gang.
+ */
+static inline bool vm_lends(const struct vm_ctx *vm)
+{
+	return vm->nr_queued * 4 >= vm->nr_running;
+}
+
 /* Is a spinner still kept out, because the vCPU it yielded to has not run? */
 static inline bool kept_out(const struct task_ctx *spinner, u64 now)
 {
