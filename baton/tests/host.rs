@@ -552,6 +552,23 @@ fn refuses_a_kernel_without_sched_ext() {
     assert!(found.text("said").contains("status 1"), "{}", found.out);
 }
 
+/// A vCPU that sleeps for a millisecond at a time beside a VM that wants all pCPUs: it was preempted on its
+/// way to sleep, and then waited for the other VM's turn to end, 45 times as long as under EEVDF.
+#[test]
+fn timers_are_not_late_beside_a_vm_that_computes() {
+    let found = on_host(
+        host(),
+        r#"
+        command baton bench timer-halted-1000us --vms 2 --samples 300 --repetitions 1 \
+            --schedulers eevdf,scx_baton 2>/tmp/runs >/tmp/table || fail "$(cat /tmp/table)"
+        late() { sed -n "s/^run 1 of 1, $1: .*1000us late \([0-9]*\);.*/\1/p" /tmp/runs; }
+        echo "eevdf=$(late eevdf)"
+        echo "baton=$(late scx_baton)"
+        "#,
+    );
+    assert!(found.number("baton") < 12.0 * found.number("eevdf"), "{}", found.out);
+}
+
 /// `make soak`: whatever a host does in an hour, over and over. Guests that emulation loses are
 /// replaced.
 #[test]

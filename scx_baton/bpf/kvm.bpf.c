@@ -220,7 +220,9 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 	t->halted_at = scx_bpf_now();
 	t->slept_at = 0;
 	poll_begins(vm, t->vcpu_id);
-	if (count(COUNT_WAITING))
+	/* If KVM does not poll, the thread is about to sleep: preempted before that it would wait.
+	 */
+	if (vcpu->halt_poll_ns && count(COUNT_WAITING))
 		look_soon(bpf_get_smp_processor_id(), POLL_CUT_NS);
 	return 0;
 }

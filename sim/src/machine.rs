@@ -260,7 +260,7 @@ pub trait Scheduler {
     fn vcpu_spun(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     /// The vCPU that runs on `cpu` interrupts another one of its VM, by that one's number there.
     fn ipi_sent(&mut self, _m: &mut Machine, _cpu: u32, _to: u32) {}
-    fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32, _poll_ns: Ns) {}
     fn vcpu_halted(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
     /// The `cpu.weight` of a VM's cgroup changes.
     fn weight_changes(&mut self, _m: &mut Machine, _vm: u32, _weight: u32) {}

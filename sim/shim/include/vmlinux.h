@@ -87,6 +87,7 @@ struct kvm_vcpu {
 	bool wants_to_run;
 	bool preempted;
 	bool ready;
+	u32 halt_poll_ns;
 };
 
 /* include/linux/sched/ext.h, kernel/sched/ext/ */

@@ -57,6 +57,7 @@ pub struct KvmVcpu {
     pub wants_to_run: bool,
     pub preempted: bool,
     pub ready: bool,
+    pub halt_poll_ns: u32,
 }
 
 #[repr(C)]

@@ -471,7 +471,14 @@ impl Scx {
         let vcpu_id = (task - self.first[vm]) as i32;
         let kvm = &raw mut *self.kvms[vm];
         &raw mut **self.vcpus[at].get_or_insert_with(|| {
-            Box::new(KvmVcpu { kvm, vcpu_id, wants_to_run: true, preempted: false, ready: false })
+            Box::new(KvmVcpu {
+                kvm,
+                vcpu_id,
+                wants_to_run: true,
+                preempted: false,
+                ready: false,
+                halt_poll_ns: 0,
+            })
         })
     }
 
@@ -828,12 +835,15 @@ impl Scheduler for Scx {
         }
     }
 
-    fn vcpu_halts(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+    fn vcpu_halts(&mut self, m: &mut Machine, cpu: u32, task: u32, poll_ns: Ns) {
         let vcpu = self.vcpu(m, task);
         if let Some(halt) = self.probes.halt {
             let before = self.enter(m, In::Locked, cpu, "fentry/kvm_vcpu_halt");
-            // SAFETY: as above.
-            unsafe { halt(vcpu) };
+            // SAFETY: as above; the record is the simulator's own.
+            unsafe {
+                (*vcpu).halt_poll_ns = u32::try_from(poll_ns).unwrap_or(u32::MAX);
+                halt(vcpu)
+            };
             self.leave(before);
         }
     }

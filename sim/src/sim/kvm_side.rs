@@ -65,10 +65,6 @@ impl Sim {
         if let Some(trace) = &mut self.trace {
             trace.instant(self.m.now, v, "HLT");
         }
-        if self.seen() {
-            self.sched.vcpu_halts(&mut self.m, cpu, v);
-            self.vcpus[at].in_halt = self.m.now.max(1);
-        }
         let limit = match self.kvm.halt_poll {
             HaltPoll::Off => 0,
             HaltPoll::Fixed(ns) => ns,
@@ -81,6 +77,10 @@ impl Sim {
                 soon.filter(|soon| *soon <= ns).map_or(0, |soon| soon + 1)
             }
         };
+        if self.seen() {
+            self.sched.vcpu_halts(&mut self.m, cpu, v, limit);
+            self.vcpus[at].in_halt = self.m.now.max(1);
+        }
         self.vcpus[at].halted_at = self.m.now.max(1);
         let may_poll = !self.m.cpus[cpu as usize].resched
             && limit > 0
