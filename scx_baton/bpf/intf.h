@@ -120,7 +120,7 @@ struct vcpu_ctx {
 	u64 owed[VCPU_WORDS]; /* those that it sent one, and that may not have run since */
 	u32 owed_words; /* which words of @owed are not 0 */
 	u64 owes_since; /* ns; when the first of them was sent */
-	u32 waited; /* for a pCPU, at that time, and has been lent none since */
+	u32 waited; /* for a pCPU, at that time, is to be lent one, and has been lent none since */
 	s32 pid; /* of its thread */
 };
 

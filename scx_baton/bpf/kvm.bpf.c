@@ -220,8 +220,7 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 	t->halted_at = scx_bpf_now();
 	t->slept_at = 0;
 	poll_begins(vm, t->vcpu_id);
-	/* If KVM does not poll, the thread is about to sleep: preempted before that it would wait.
-	 */
+	/* Where KVM does not poll the thread is about to sleep; preempted, it would wait first. */
 	if (vcpu->halt_poll_ns && count(COUNT_WAITING))
 		look_soon(bpf_get_smp_processor_id(), POLL_CUT_NS);
 	return 0;

@@ -35,12 +35,11 @@ static int lend(void *map, int *key, struct lend_timer *at)
 {
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
 	u32 slot = at->slot, sender = at->sender, i;
-	struct vm_ctx *vm = vm_slot(slot);
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 	s32 cpu, pid;
 	u64 owing;
 
-	if (!vm || !vm_lends(vm) || c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
+	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
 		return 0;
 	bpf_for(i, 1, looks) {
 		cpu = at->cpu + i;

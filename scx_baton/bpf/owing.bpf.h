@@ -8,6 +8,7 @@
 #ifndef BATON_OWING_BPF_H
 #define BATON_OWING_BPF_H
 
+#include "policy.h"
 #include "state.bpf.h"
 
 static inline u64 vcpu_key(u32 slot, u32 vcpu_id)
@@ -84,7 +85,7 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 		return;
 	if (!vm_has_bit(vm->owing, to)) {
 		v->owes_since = now;
-		v->waited = waits_for(v->pid, slot, -1);
+		v->waited = vm_lends(vm) && waits_for(v->pid, slot, -1);
 	}
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
