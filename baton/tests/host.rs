@@ -560,7 +560,7 @@ fn timers_are_not_late_beside_a_vm_that_computes() {
         host(),
         r#"
         command baton bench timer-halted-1000us --vms 2 --samples 300 --repetitions 1 \
-            --schedulers eevdf,scx_baton 2>/tmp/runs >/tmp/table || fail "$(cat /tmp/table)"
+            --schedulers eevdf,scx_baton 2>/tmp/runs >/tmp/table || lost "$(cat /tmp/table)"
         late() { sed -n "s/^run 1 of 1, $1: .*1000us late \([0-9]*\);.*/\1/p" /tmp/runs; }
         echo "eevdf=$(late eevdf)"
         echo "baton=$(late scx_baton)"

@@ -217,6 +217,7 @@ impl Bench {
         let pin = self.options.pin;
         let others = (1..self.options.vms).map(|vm| self.start(vm, self.load(), None, pin));
         let others = others.collect::<Result<Vec<_>>>()?;
+        self.wait_up(&others)?;
         let _fixed = match test.poll {
             Poll::Fixed(ns) => Some(FixedPolling::set(ns)?),
             _ => None,
@@ -233,7 +234,6 @@ impl Bench {
             }
             return result;
         }
-        self.wait_up(&others)?;
         let done_by_others = || others.iter().map(|other| done(&other.vm)).sum::<f64>();
         let (start, before) = (Instant::now(), done_by_others());
         let result = running.wait(deadline);
