@@ -435,6 +435,7 @@ static void release_bound(u64 dsq, s32 cpu)
 void BPF_STRUCT_OPS(baton_cpu_online, s32 cpu)
 {
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
+	__sync_fetch_and_add(&nr_online, 1);
 }
 
 void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
@@ -443,6 +444,7 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 	cpu_ctx(cpu)->boost_pid = 0;
+	__sync_fetch_and_sub(&nr_online, 1);
 	release_bound(cpu, cpu);
 	release_bound(PARKED_DSQ, cpu);
 	bpf_for(slot, 1, end)
@@ -451,6 +453,7 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 {
+	const struct cpumask *online;
 	s32 i, err;
 
 	err = scx_bpf_create_dsq(PARKED_DSQ, -1) ?: init_park_timer();
@@ -461,6 +464,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 		scx_bpf_error("%u CPUs, at most %d are supported", nr_cpu_ids, MAX_CPUS);
 		return -E2BIG;
 	}
+	online = scx_bpf_get_online_cpumask();
+	nr_online = bpf_cpumask_weight(online);
+	scx_bpf_put_cpumask(online);
 	bpf_for(i, 0, nr_cpu_ids) {
 		err = scx_bpf_create_dsq(i, -1) ?: init_look_timer(i) ?: init_lend_timer(i);
 		if (err)

@@ -101,7 +101,7 @@ static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
 __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
-	u64 slice, first_vtime = 0;
+	u64 first_vtime = 0;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool found = false;
@@ -109,7 +109,6 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 
 	if (!vm || vm->nr_queued <= 0)
 		return false;
-	slice = vm_turn_end(vm, now) - now;
 
 	bpf_for(pass, 0, 2) {
 		seen = 0;
@@ -128,7 +127,8 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 				if (t->last_cpu != cpu)
 					continue;
 			}
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER,
+						   vm_slice(vm, cpus_for(p), now));
 			found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			if (found)
 				break;
@@ -172,7 +172,7 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
 			if (t && !throttled_until(t, now) &&
-			    starves(now - t->queued_at, waiting, nr_cpu_ids) &&
+			    starves(now - t->queued_at, waiting, nr_online) &&
 			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
 				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
@@ -370,7 +370,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	u32 slot = NO_VM, prev_vm = NO_VM, nr_vms, try, claimed_by;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
-	u64 now = scx_bpf_now(), other;
+	u64 now = scx_bpf_now(), other, slice;
 	bool choice, goes_on, sibling_first, due, asked;
 	struct vm_ctx *vm;
 	s32 donor;
@@ -462,8 +462,9 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		if (!try && choice)
 			raise_vnow(vm->vtime);
 		if (goes_on) {
-			c->donates_until = vm_turn_end(vm, now);
-			scx_bpf_task_set_slice(prev, c->donates_until - now);
+			slice = vm_slice(vm, cpus_for(prev), now);
+			c->donates_until = now + slice;
+			scx_bpf_task_set_slice(prev, slice);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);
 			c->turn_start = vm->turn_start;
 			c->due = due;

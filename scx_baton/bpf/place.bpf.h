@@ -62,6 +62,13 @@ static inline bool is_bound(const struct task_struct *p)
 	return p->nr_cpus_allowed == 1;
 }
 
+/* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
+static inline s32 cpus_for(const struct task_struct *p)
+{
+	return is_bound(p) || p->nr_cpus_allowed > (s32)nr_online ? (s32)nr_online
+								  : p->nr_cpus_allowed;
+}
+
 /* The slice of a task that starts at once on an idle pCPU. */
 static u64 idle_slice(struct vm_ctx *vm, u64 now)
 {
@@ -243,7 +250,7 @@ static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *v
  */
 static u64 limit_lead(struct task_ctx *t)
 {
-	u64 latest = vnow + host_lead(everybody.wants_before >> EPOCH_SHIFT, nr_cpu_ids);
+	u64 latest = vnow + host_lead(everybody.wants_before >> EPOCH_SHIFT, nr_online);
 
 	if (!vtime_before(latest, t->vtime))
 		return HOST_SLICE_NS;

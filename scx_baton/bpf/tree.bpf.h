@@ -26,7 +26,7 @@ static u64 vnow;
 static u64 cgroup_gen = 1;
 
 const volatile bool smt_active;
-static u32 nr_cpu_ids;
+static u32 nr_cpu_ids, nr_online;
 
 struct cgrp_ctx {
 	u64 epoch;
@@ -192,13 +192,18 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		return;
 	*share = share_of(*share, parent, weight);
 	if (!vm || vm->counted != epoch) {
-		u64 wants = wanted(t, vm);
+		u64 wants = wanted(t, vm), n = everybody.wants_before >> EPOCH_SHIFT;
+		/*
+		 * What each would get if all weighed the same: those that have just come are not
+		 * counted up to the root yet, and each would take all for its share.
+		 */
+		u64 even = everybody.wants_before ? TREE_ALL / (n ? n : 1) : 0;
 
 		if (vm) {
 			vm->counted = epoch;
-			vm->modest = everybody.wants_before &&
-				     vm_is_modest(vm->times.ran_ns - vm->ran_before,
-						  now - vm->counted_at, *share, nr_cpu_ids);
+			vm->modest = vm_is_modest(vm->times.ran_ns - vm->ran_before,
+						  now - vm->counted_at,
+						  even < *share ? even : *share, nr_online);
 			vm->ran_before = vm->times.ran_ns;
 			vm->counted_at = now;
 		}

@@ -27,6 +27,11 @@ bool t_vm_in_turn(const struct vm_ctx *vm, u64 now)
 	return vm_in_turn(vm, now);
 }
 
+u64 t_vm_slice(const struct vm_ctx *vm, s32 cpus, u64 now)
+{
+	return vm_slice(vm, cpus, now);
+}
+
 u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
 {
 	vm_join_turn(vm, now);

@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn t_weighted(ns: u64, weight: u32) -> u64;
     fn t_vm_lag(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
     fn t_vm_goes_first(
         a: *const vm_ctx,
@@ -158,6 +159,16 @@ proptest! {
         prop_assert_eq!(claims(0), in_turn);
         prop_assert_eq!(claims(a.turn_start), in_turn);
         prop_assert!(older == 0 || !claims(older));
+    }
+
+    /// To the end of the turn, or a turn; a millisecond of it where not all fit.
+    #[test]
+    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6) {
+        vm.nr_queued = queued;
+        let slice = unsafe { t_vm_slice(&vm, cpus, now) };
+        let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { TURN };
+        let fit = vm.nr_running + queued <= cpus;
+        prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
     }
 
     /// Nobody starves within a tenth of a second, nor within four turns of all who wait; one who

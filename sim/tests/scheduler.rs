@@ -237,6 +237,28 @@ fn calls_to_preempted_vcpus_are_answered_soon() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
+/// VMs of more vCPUs than there are pCPUs wait at barriers for those in the queue, and spin without an exit: what
+/// brings those on is the end of slices alone. It once was that of the VM's turn, and EEVDF did twice as many.
+#[test]
+fn vcpus_that_do_not_fit_on_the_host_take_turns_often() {
+    let rounds = |scheduler: &str| {
+        let text = format!("{HEAD}[[vm]]\ncount = 4\nvcpus = 16\nworkload = \"barrier\"");
+        run(&text.replace("scx_baton", scheduler)).rate()
+    };
+    let (baton, eevdf) = (rounds("scx_baton"), rounds("eevdf"));
+    assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
+}
+
+/// Before the tree of cgroups has been counted up to the root, each of many VMs that start at once would have all of
+/// the host for its share, and seem to use less than a quarter of it: two preempted the others for 250 ms.
+#[test]
+fn vms_that_start_at_once_share_from_the_start() {
+    let text = format!("{HEAD}warmup = 0\n[[vm]]\ncount = 4\nvcpus = 16\nworkload = \"compute\"");
+    let out = run(&text);
+    assert!(out.longest_wait_ms < 120.0, "{}", out.table());
+    assert!(out.jain.is_some_and(|jain| jain > 0.998), "{}", out.table());
+}
+
 /// What the scheduler counts of a VM's time, and what the simulator knows of it.
 #[test]
 fn times_are_those_that_passed() {

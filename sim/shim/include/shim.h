@@ -22,6 +22,7 @@ struct shim {
 	u64 now;
 	s32 cpu;
 	u32 nr_cpu_ids;
+	struct cpumask online;
 	void *(*map_new)(void *sim, u32 type, u32 key_size, u32 value_size, u32 entries);
 	void *(*map_lookup)(void *sim, void *map, const void *key);
 	s64 (*map_update)(void *sim, void *map, const void *key, const void *value, u64 flags);

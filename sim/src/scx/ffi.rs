@@ -3,12 +3,23 @@
 
 use std::ffi::{c_char, c_void};
 
+use crate::machine::CpuSet;
+
 pub const CPU_WORDS: usize = 64;
 pub const STORAGES: usize = 4;
 
 #[repr(C)]
 pub struct CpuMask {
     pub bits: [u64; CPU_WORDS],
+}
+
+impl CpuMask {
+    /// Of at most `CPU_WORDS` times 64 pCPUs.
+    pub fn of(set: &CpuSet) -> Self {
+        let mut bits = [0; CPU_WORDS];
+        bits[..set.0.len()].copy_from_slice(&set.0);
+        CpuMask { bits }
+    }
 }
 
 #[repr(C)]
@@ -162,6 +173,7 @@ pub struct Shim {
     pub now: u64,
     pub cpu: i32,
     pub nr_cpu_ids: u32,
+    pub online: CpuMask,
     pub map_new: unsafe extern "C" fn(Sim, u32, u32, u32, u32) -> *mut c_void,
     pub map_lookup: unsafe extern "C" fn(Sim, *mut c_void, *const u8) -> *mut c_void,
     pub map_update: unsafe extern "C" fn(Sim, *mut c_void, *const u8, *const u8, u64) -> i64,

@@ -21,12 +21,13 @@ pub struct MapData {
     removed: Vec<Box<[u64]>>,
 }
 
-pub fn shim(state: &mut Inner, nr_cpu_ids: u32) -> Shim {
+pub fn shim(state: &mut Inner, nr_cpu_ids: u32, online: CpuMask) -> Shim {
     Shim {
         sim: (&raw mut *state).cast(),
         now: 0,
         cpu: 0,
         nr_cpu_ids,
+        online,
         map_new,
         map_lookup,
         map_update,

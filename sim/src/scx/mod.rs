@@ -265,7 +265,7 @@ impl Scx {
             let cgroup = &mut state.cgroups[place + 1];
             (cgroup.parent, cgroup.level) = (parent, level as i32);
         }
-        let shim = Box::new(kfuncs::shim(&mut state, cpus as u32));
+        let shim = Box::new(kfuncs::shim(&mut state, cpus as u32, CpuMask::of(&m.online)));
         // As the loader does.
         let follows_ipis = yield_policy.is_empty()
             || yield_policy.iter().any(|reason| [YIELD_IPI, YIELD_SENT].contains(reason));
@@ -543,8 +543,7 @@ impl Scx {
 impl Scheduler for Scx {
     fn add(&mut self, m: &mut Machine, task: u32) {
         let t = m.task(task);
-        let mut mask = Box::new(CpuMask { bits: [0; CPU_WORDS] });
-        mask.bits[..t.allowed.0.len()].copy_from_slice(&t.allowed.0);
+        let mask = Box::new(CpuMask::of(&t.allowed));
         if t.vm != NONE {
             let first = &mut self.first[t.vm as usize];
             *first = task.min(*first);
@@ -746,8 +745,7 @@ impl Scheduler for Scx {
     fn affinity_changed(&mut self, m: &mut Machine, task: u32) {
         let allowed = m.task(task).allowed.clone();
         let entry = self.state.entry(task);
-        entry.mask.bits = [0; CPU_WORDS];
-        entry.mask.bits[..allowed.0.len()].copy_from_slice(&allowed.0);
+        *entry.mask = CpuMask::of(&allowed);
         entry.p.nr_cpus_allowed = allowed.len() as i32;
         let (p, mask) = (&raw mut *entry.p, &raw const *entry.mask);
         // do_set_cpus_allowed() takes a task out of its queue and puts it back.
@@ -774,6 +772,7 @@ impl Scheduler for Scx {
     }
 
     fn cpu_changed(&mut self, m: &mut Machine, cpu: u32, online: bool) {
+        self.shim.online = CpuMask::of(&m.online);
         // SAFETY: as in `call!`.
         let handles =
             unsafe { (*self.ops).cpu_online.is_some() || (*self.ops).cpu_offline.is_some() };

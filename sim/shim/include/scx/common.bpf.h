@@ -39,6 +39,8 @@ static inline void shim_exit(s64 code, bool error, const char *format, ...)
 
 #define scx_bpf_now() (shim->now)
 #define scx_bpf_nr_cpu_ids() (shim->nr_cpu_ids)
+#define scx_bpf_get_online_cpumask() ((const struct cpumask *)&shim->online)
+#define scx_bpf_put_cpumask(mask) ((void)(mask))
 #define scx_bpf_task_cpu(p) ((p)->cpu)
 #define scx_bpf_task_running(p) (shim->curr(shim->sim, (p)->cpu) == (p))
 #define scx_bpf_task_cgroup(p) ((p)->cgroup)
@@ -103,6 +105,15 @@ static inline void shim_set_vtime(struct shim_iter *it, u64 vtime)
 static inline bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask)
 {
 	return cpu < SHIM_CPU_WORDS * 64 && mask->bits[cpu / 64] >> cpu % 64 & 1;
+}
+
+static inline u32 bpf_cpumask_weight(const struct cpumask *mask)
+{
+	u32 word, weight = 0;
+
+	for (word = 0; word < SHIM_CPU_WORDS; word++)
+		weight += __builtin_popcountll(mask->bits[word]);
+	return weight;
 }
 
 #define bpf_task_from_pid(pid) shim->from_pid(shim->sim, pid)
