@@ -65,8 +65,12 @@ static inline bool is_bound(const struct task_struct *p)
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
 static inline s32 cpus_for(const struct task_struct *p)
 {
-	return is_bound(p) || p->nr_cpus_allowed > (s32)nr_online ? (s32)nr_online
-								  : p->nr_cpus_allowed;
+	s32 online = nr_online, allowed = p->nr_cpus_allowed;
+
+	/* Else one load from either address, which the verifier refuses. */
+	barrier_var(online);
+	barrier_var(allowed);
+	return allowed == 1 || allowed > online ? online : allowed;
 }
 
 /* The slice of a task that starts at once on an idle pCPU. */
