@@ -41,7 +41,7 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	count_add(COUNT_WAITING, -1);
 }
 
-/* A VM's vCPUs ran for another @ran ns: do they halt often? */
+/* A VM's vCPUs ran for another @ran ns: do they halt often, or exit as they spin? */
 static void observe(struct vm_ctx *vm, u64 ran)
 {
 	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
@@ -52,6 +52,7 @@ static void observe(struct vm_ctx *vm, u64 ran)
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
 	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_halts, 0));
+	vm->exits = vm_spins_exit(seen, __sync_lock_test_and_set(&vm->seen_spins, 0));
 }
 
 /*

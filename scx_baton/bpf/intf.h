@@ -92,6 +92,8 @@ struct vm_ctx {
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread was decided last */
 	u64 seen_halts; /* HLT exits in that time */
+	u64 seen_spins; /* PAUSE exits in that time */
+	u32 exits; /* its spins end in PAUSE exits */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when, while any runs */
 	struct vm_times times;

@@ -40,6 +40,8 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->spread = 0;
 		vm->seen_ns = 0;
 		vm->seen_halts = 0;
+		vm->seen_spins = 0;
+		vm->exits = 0;
 		vm->busy_ns = 0;
 		vm->tgid = bpf_get_current_task_btf()->tgid;
 		__builtin_memset(&vm->times, 0, sizeof(vm->times));
@@ -146,6 +148,7 @@ int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 		return 0;
 	t->spinning = true;
 	__sync_fetch_and_add(&vm->times.spins, 1);
+	__sync_fetch_and_add(&vm->seen_spins, 1);
 	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
 		__sync_fetch_and_add(&vm->times.spin_ns, now - t->spun_at);
 	if (t->judges) {

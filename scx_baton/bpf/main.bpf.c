@@ -129,6 +129,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	bool goes_on, picked;
+	struct vm_ctx *vm;
 
 	if (!t)
 		return;
@@ -142,15 +143,19 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;
 	c->resumes = 0;
+	vm = vm_of(t);
 	if (picked) {
-		c->since = t->run_at;
+		/* A sibling in the same turn is no newcomer, however short the slices are. */
+		if (!vm || t->vm != c->vm || vm->turn_start != c->turn_start)
+			c->since = t->run_at;
 		c->donates_until = t->run_at + p->scx.slice;
 	}
 	runs_for(p, t, c, picked);
 	/* A host task comes between, it does not change whose turn this is. */
-	if (t->run_vm && picked) {
+	if (vm && picked) {
 		c->due = c->next_due;
 		c->next_due = false;
+		ends_soon(p, vm, cpu, t->run_at);
 	}
 	if (t->waiter)
 		ran_for_spinner(p, t);

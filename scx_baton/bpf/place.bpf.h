@@ -13,7 +13,8 @@ enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
 /* What a pCPU runs now, and what the next dispatch there must do. */
 struct cpu_ctx {
-	u64 since; /* ns; start of what runs */
+	u64 since; /* ns; when the host task that runs was started, or the turn of the VM here */
+	u64 ends_at; /* ns; end of the slice of a vCPU for which siblings wait; 0: none do */
 	u64 host_vtime; /* of the host task that runs */
 	u64 boost_slice; /* ns left of the spinner's slice */
 	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
@@ -71,6 +72,20 @@ static inline s32 cpus_for(const struct task_struct *p)
 	barrier_var(online);
 	barrier_var(allowed);
 	return allowed == 1 || allowed > online ? online : allowed;
+}
+
+/*
+ * A vCPU of @vm runs on @cpu from @now on. If others of its VM have to wait for the end of its
+ * slice, a timer sees to that: a tick may be four times as long.
+ */
+static bool ends_soon(const struct task_struct *p, const struct vm_ctx *vm, s32 cpu, u64 now)
+{
+	bool crowded = vm_crowded(vm, cpus_for(p));
+
+	cpu_ctx(cpu)->ends_at = crowded ? now + CROWDED_SLICE_NS : 0;
+	if (crowded)
+		look_soon(cpu, CROWDED_SLICE_NS);
+	return crowded;
 }
 
 /* The slice of a task that starts at once on an idle pCPU. */

@@ -13,15 +13,20 @@
 #define MAX_OWING_LENT 16
 
 /*
- * The boost of a vCPU that was to take an interrupt is over, or a vCPU polls while others wait.
- * Not a thread of the kernel that has preempted it.
+ * The boost of a vCPU that was to take an interrupt is over, or the slice of one for which its
+ * siblings wait, or a vCPU polls while others wait. Not a thread of the kernel that has preempted
+ * it.
  */
 static int look(void *map, int *key, struct look_timer *at)
 {
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
+	u64 now = scx_bpf_now(), ends_at = c->ends_at;
+	bool over = ends_at && !vtime_before(now, ends_at);
 
-	if (c->runs == RUNS_VCPU && (c->donor || polls(at->cpu)))
+	if (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu)))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
+	if (ends_at && !over)
+		look_soon(at->cpu, ends_at - now);
 	return 0;
 }
 

@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn t_weighted(ns: u64, weight: u32) -> u64;
     fn t_vm_lag(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_spins_exit(ran: u64, spins: u64) -> bool;
     fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
     fn t_vm_goes_first(
@@ -161,13 +162,15 @@ proptest! {
         prop_assert!(older == 0 || !claims(older));
     }
 
-    /// To the end of the turn, or a turn; a millisecond of it where not all fit.
+    /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not exit.
     #[test]
-    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6) {
+    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, spins in 0u64..8) {
+        vm.exits = unsafe { t_vm_spins_exit(2 * MS, spins) }.into();
+        prop_assert_eq!(vm.exits == 1, spins > 4);
         vm.nr_queued = queued;
         let slice = unsafe { t_vm_slice(&vm, cpus, now) };
         let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { TURN };
-        let fit = vm.nr_running + queued <= cpus;
+        let fit = vm.nr_running + queued <= cpus || spins > 4;
         prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
     }
 
