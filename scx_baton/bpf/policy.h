@@ -197,7 +197,7 @@ static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
  * spin begins with 4,096 cycles and doubles, so that the first millisecond of one has ten.
  */
 #define CROWDED_SLICE_NS (1ULL * 1000 * 1000)
-#define EXITS_BELOW_NS (500ULL * 1000)
+#define EXITS_BELOW_NS (4ULL * 1000 * 1000)
 
 /* Do more vCPUs of @vm want to run than can on @cpus, and would hardly yield to each other? */
 static inline bool vm_crowded(const struct vm_ctx *vm, s32 cpus)

@@ -165,7 +165,7 @@ proptest! {
     /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not exit.
     #[test]
     fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, spins in 0u64..8) {
-        vm.exits = unsafe { t_vm_spins_exit(2 * MS, spins) }.into();
+        vm.exits = unsafe { t_vm_spins_exit(16 * MS, spins) }.into();
         prop_assert_eq!(vm.exits == 1, spins > 4);
         vm.nr_queued = queued;
         let slice = unsafe { t_vm_slice(&vm, cpus, now) };

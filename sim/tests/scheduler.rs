@@ -237,6 +237,19 @@ fn calls_to_preempted_vcpus_are_answered_soon() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
+/// Whoever spins without PAUSE never exits for it. It once did, whenever anything else made its pCPU look.
+#[test]
+fn spins_without_pause_do_not_exit() {
+    for (scheduler, kvm) in [("eevdf", "ple = true"), ("scx_baton", "ple-user = true")] {
+        let head = HEAD.replace("scx_baton", scheduler);
+        let out = run(&format!(
+            "{head}[kvm]\n{kvm}\n[[vm]]\ncount = 2\nvcpus = 9\nworkload = \"barrier\""
+        ));
+        let exits: f64 = out.vms.iter().map(|vm| vm.ple_exits_per_s).sum();
+        assert!(exits == 0.0 && out.rate() > 0.0, "{}", out.table());
+    }
+}
+
 /// VMs of more vCPUs than there are pCPUs wait at barriers for those in the queue, and spin without an exit: what
 /// brings those on is the end of slices alone. It once was that of the VM's turn, and EEVDF did twice as many.
 #[test]

@@ -62,9 +62,7 @@ impl Sim {
                         continue;
                     }
                     let c = &self.vcpus[at];
-                    let exits =
-                        self.kvm.ple && pauses(spin) && (c.act.kernel() || self.kvm.ple_user);
-                    let until = if exits { c.ple_left } else { EVER }.min(c.pv_left);
+                    let until = c.ple_left.min(c.pv_left);
                     return (until != EVER).then_some(until);
                 }
                 Act::Idle => {
@@ -433,7 +431,8 @@ impl Sim {
     fn spin(&mut self, v: u32, spin: Spin, pv_left: Ns) {
         let c = &mut self.vcpus[v as usize];
         (c.act, c.left) = (Act::Spin(spin), EVER);
-        (c.ple_left, c.pv_left) = (c.window, pv_left);
+        let exits = self.kvm.ple && pauses(spin) && (c.act.kernel() || self.kvm.ple_user);
+        (c.ple_left, c.pv_left) = (if exits { c.window } else { EVER }, pv_left);
     }
 
     fn unlock(&mut self, v: u32, lock: u32) {

@@ -228,7 +228,9 @@ impl Sim {
             v.left = v.left.saturating_sub(done);
         }
         if let Act::Spin(_) = v.act {
-            v.ple_left = v.ple_left.saturating_sub(done);
+            if v.ple_left != EVER {
+                v.ple_left = v.ple_left.saturating_sub(done);
+            }
             if v.pv_left != EVER {
                 v.pv_left = v.pv_left.saturating_sub(done);
             }
