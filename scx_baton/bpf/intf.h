@@ -196,8 +196,9 @@ enum yield_reason {
 	YIELD_IPI, /* it owes the spinner the handling of an IPI */
 	YIELD_KVM, /* KVM proposes it */
 	YIELD_SENT, /* it was sent an IPI: before anybody spins */
+	YIELD_KICK, /* a vCPU that does not spin has done something for it */
 	/* those that can be asked for */
-	NR_YIELD_REASONS = YIELD_SENT,
+	NR_YIELD_REASONS = YIELD_KICK,
 };
 
 /* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */

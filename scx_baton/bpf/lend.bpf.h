@@ -69,14 +69,10 @@ static int lend(void *map, int *key, struct lend_timer *at)
 static s32 init_lend_timer(s32 cpu)
 {
 	struct lend_timer *at = bpf_map_lookup_elem(&lend_timers, &cpu);
-	bool wanted = false;
 	s32 err;
-	u32 i;
 
-	for (i = 0; i < NR_YIELD_REASONS; i++)
-		wanted |= yield_policy[i] == YIELD_SENT;
 	/* What was not initialized cannot be started. */
-	if (!wanted)
+	if (!yields_for(YIELD_SENT))
 		return 0;
 	if (!at)
 		return -ENOENT;

@@ -267,7 +267,7 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 /*
  * KVM, on behalf of a vCPU that runs here (@from), asks to run @to instead: because @from
  * spins, or because it has just done something for @to (a lock handed on, an IPI to one that is
- * preempted). Then it knows best.
+ * preempted). Then it knows best, and YIELD_KICK lets it.
  */
 bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *to)
 {
@@ -288,12 +288,13 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 		return false;
 	}
 	pid = to->pid;
-	if (from_t->spinning) {
+	if (from_t->spinning)
 		reason = choose(from_t, &pid, cpu);
-		if (reason == YIELD_NONE) {
-			stat_add(STAT_REFUSED, 1);
-			return false;
-		}
+	else if (yields_for(YIELD_KICK))
+		reason = YIELD_KICK;
+	if (reason == YIELD_NONE) {
+		stat_add(STAT_REFUSED, 1);
+		return false;
 	}
 	if (pid == to->pid)
 		return hand_over(from, from_t, to, reason, cpu);

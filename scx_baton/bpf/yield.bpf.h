@@ -43,7 +43,17 @@ static s32 init_look_timer(s32 cpu)
 }
 
 /* For a spinner the first that applies; --yield-policy. */
-const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_SENT, YIELD_IPI, YIELD_KVM};
+const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_KICK, YIELD_SENT, YIELD_IPI, YIELD_KVM};
+
+static bool yields_for(u32 reason)
+{
+	bool wanted = false;
+	u32 i;
+
+	for (i = 0; i < NR_YIELD_REASONS; i++)
+		wanted |= yield_policy[i] == reason;
+	return wanted;
+}
 
 /*
  * A vCPU of the VM that owes @sender, waits, and may run on @cpu, or anywhere if that is below 0:
@@ -123,7 +133,7 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 	/* Who may hold a lock may be about to take the next one, and keeps the slice. */
 	c->donor = reason == YIELD_IPI ? from : 0;
 	/* One that spins has nothing better to do than to wait. */
-	if (reason == YIELD_NONE)
+	if (reason == YIELD_KICK)
 		return;
 	to_t->waiter = from;
 	from_t->wait_for = to->pid;

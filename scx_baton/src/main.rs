@@ -64,8 +64,14 @@ struct Opts {
     ///
     /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
     /// KVM proposes. And before anybody spins, sent: a vCPU that waits for a CPU and is sent an IPI
-    /// gets a sibling's for 250 µs. What is not named is not done.
-    #[clap(long, value_delimiter = ',', default_value = "sent,ipi,kvm", value_name = "POLICY,…")]
+    /// gets a sibling's for 250 µs. kick: the one that a vCPU which does not spin has handed a lock
+    /// to, or interrupted. What is not named is not done.
+    #[clap(
+        long,
+        value_delimiter = ',',
+        default_value = "kick,sent,ipi,kvm",
+        value_name = "POLICY,…"
+    )]
     yield_policy: Vec<YieldPolicy>,
 
     /// How long KVM polls at HLT before the vCPU's thread sleeps: auto, off, or nanoseconds.
@@ -97,6 +103,7 @@ struct Opts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum YieldPolicy {
+    Kick,
     Sent,
     Ipi,
     Kvm,
@@ -105,6 +112,7 @@ enum YieldPolicy {
 impl YieldPolicy {
     fn reason(self) -> yield_reason {
         match self {
+            YieldPolicy::Kick => yield_reason_YIELD_KICK,
             YieldPolicy::Sent => yield_reason_YIELD_SENT,
             YieldPolicy::Ipi => yield_reason_YIELD_IPI,
             YieldPolicy::Kvm => yield_reason_YIELD_KVM,
@@ -174,7 +182,8 @@ impl<'a> Scheduler<'a> {
         let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
-        let follow_ipis = opts.yield_policy.iter().any(|policy| *policy != YieldPolicy::Kvm);
+        let needs_ipis = |policy| matches!(policy, YieldPolicy::Ipi | YieldPolicy::Sent);
+        let follow_ipis = opts.yield_policy.iter().copied().any(needs_ipis);
         let told_of_quotas = compat::struct_has_field("sched_ext_ops", "cgroup_set_bandwidth")?;
         Ok(Self {
             skel,

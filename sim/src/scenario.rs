@@ -610,7 +610,7 @@ impl Scenario {
 
     /// As `enum yield_reason` of scx_baton/bpf/intf.h numbers them.
     fn yield_reasons(&self) -> Result<Vec<u32>> {
-        const NAMES: [&str; 3] = ["ipi", "kvm", "sent"];
+        const NAMES: [&str; 4] = ["ipi", "kvm", "sent", "kick"];
         let Some(policies) = &self.yield_policy else { return Ok(Vec::new()) };
         ensure!(!policies.is_empty(), "yield-policy: name one of {}", NAMES.join(", "));
         let mut reasons = Vec::new();

@@ -225,6 +225,24 @@ fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
     assert_eq!(rate("\"sent\", \"ipi\", \"kvm\"", 1).1, 0);
 }
 
+/// Guests that name whom they wait for, by the sched-yield hypercall and PV kicks: obeyed, unless switched off.
+#[test]
+fn yields_of_those_that_do_not_spin_are_a_policy_of_their_own() {
+    let counts = |policy: &str| {
+        let out = run(&format!(
+            "{HEAD}pcpus = 4\nyield-policy = [{policy}]\n[kvm]\nple = false\n[[vm]]\nvcpus = 16\n\
+             workload = \"ebizzy\"\nguest = {{ lock = \"pv-queued\", sched-yield = true, kick-yields = true }}"
+        ));
+        let count = |name: &str| {
+            out.scheduler_counters.iter().find(|(known, _)| known == name).expect("known").1
+        };
+        (count("obeyed"), count("refused"))
+    };
+    let (with, without) = (counts("\"kick\""), counts("\"ipi\", \"kvm\""));
+    assert!(with.0 > 1000 && with.1 == 0, "{with:?}");
+    assert!(without.0 == 0 && without.1 > 1000, "{without:?}");
+}
+
 /// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are given the
 /// time that an interrupt takes, and no slice.
 #[test]
