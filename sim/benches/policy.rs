@@ -19,7 +19,7 @@ fn scenario(scheduler: &str, vcpus: u32) -> String {
     let seconds = 4.0 / f64::from(vcpus);
     format!(
         "machine = \"rome-192\"\npcpus = {}\nscheduler = \"{scheduler}\"\nwarmup = 0.0\nseconds = {seconds}\n\
-         [kvm]\non-spin = \"kernel\"\n[[vm]]\ncount = 2\nvcpus = {vcpus}\n[[vm.task]]\ncount = {}\n\
+         [kvm]\nple = true\nple-user = true\non-spin = \"kernel\"\n[[vm]]\ncount = 2\nvcpus = {vcpus}\n[[vm.task]]\ncount = {}\n\
          program = [\"compute 200us ±50% kernel\", \"call\", \"done\"]\n[[vm.task]]\ncount = {}\n\
          program = [\"sleep 500us ±50%\", \"compute 50us\"]\n",
         vcpus.min(192),
