@@ -45,6 +45,8 @@ pub struct VmOutcome {
     /// pCPUs that it spent polling at HLT, and spinning in the guest.
     pub polling: f64,
     pub spinning: f64,
+    /// By how much CPU time its vCPUs are apart since the start, ms; what runs is counted when it stops.
+    pub skew_ms: f64,
     /// How late its timers' tasks ran; `None` without timers.
     pub lateness: Option<Lateness>,
 }
@@ -145,6 +147,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
                 polls_hit: (polls > 0).then(|| counts.polls_hit as f64 / polls as f64),
                 polling: share(counts.poll_ns),
                 spinning: share(counts.spin_ns),
+                skew_ms: sim.skew(vm) as f64 / 1e6,
                 lateness: (!late.is_empty()).then(|| Lateness {
                     count: late.len(),
                     mean: late.mean(),

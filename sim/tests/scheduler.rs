@@ -280,6 +280,19 @@ fn vcpus_that_do_not_fit_on_the_host_take_turns_often() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
+/// Siblings that all want to run get the same, in gangs and where not all fit: within two turns and what runs.
+#[test]
+fn siblings_are_not_far_apart() {
+    for (vms, vcpus) in [(4, 8), (4, 16), (2, 10), (1, 16), (3, 5)] {
+        for workload in ["compute", "barrier"] {
+            let vm = format!("[[vm]]\ncount = {vms}\nvcpus = {vcpus}\nworkload = \"{workload}\"");
+            let out = run(&format!("{HEAD}warmup = 0\n{vm}"));
+            let skew = out.vms.iter().map(|vm| vm.skew_ms).fold(0.0, f64::max);
+            assert!(skew < 36.0, "{vms} VMs of {vcpus}, {workload}: {skew} ms apart");
+        }
+    }
+}
+
 /// Before the tree of cgroups has been counted up to the root, each of many VMs that start at once would have all of
 /// the host for its share, and seem to use less than a quarter of it: two preempted the others for 250 ms.
 #[test]
