@@ -22,8 +22,10 @@ const MEMORY: f64 = 0.5;
 
 /// How much of the time that a limit could poll away KVM polls at least; and what is left, a second later, of
 /// having seen more: it must not be forgotten at once that a limit was too dear. After 35 s it is tried
-/// again whether one takes half of what it could.
+/// again whether one takes half of what it could. Nothing is known before anything was polled: then a limit
+/// is tried that is within the budget if KVM polls a quarter, and for a second at most if it polls all.
 const LEAST_PART: f64 = 0.05;
+const FIRST_PART: f64 = 0.25;
 const PART_MEMORY: f64 = 0.98;
 
 /// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond the
@@ -156,7 +158,12 @@ impl Governor {
 
     /// How much KVM polls of what it could.
     fn learn(&mut self, halts: &Halts) {
-        let Some(polled) = halts.polled_ns.filter(|_| self.limit_ns > 0) else { return };
+        let Some(polled) = halts.polled_ns else { return };
+        if self.limit_ns == 0 {
+            let part = self.part.map_or(FIRST_PART, |known| known * PART_MEMORY);
+            self.part = Some(part.max(LEAST_PART));
+            return;
+        }
         let lengths = halts.lengths.map(|n| n as f64);
         self.spent = self.spent * MEMORY + polled as f64;
         self.expected = self.expected * MEMORY + polled_at_most(&lengths, self.limit_ns);
@@ -249,6 +256,22 @@ mod tests {
         assert!(back.limit_ns < next.limit_ns, "{}", back.reason);
         mixed.polled_ns = Some(polled(back.limit_ns) as u64);
         assert_eq!(governor.decide(&mixed, 1.0), None, "it remembers");
+    }
+
+    /// Nothing was polled yet, so nobody knows how much KVM would: it is tried, and given up for half a minute if
+    /// that was too dear.
+    #[test]
+    fn what_is_not_known_is_tried() {
+        let mut governor = Governor::new(0.05, 1, 0);
+        let mut seen = halts(&[(13, 10_000)], 14);
+        seen.polled_ns = Some(0);
+        let tried = governor.decide(&seen, 1.0).expect("a change");
+        assert_eq!(tried.limit_ns, 1 << 14, "{}", tried.reason);
+        seen.polled_ns = Some(120_000_000);
+        assert_eq!(governor.decide(&seen, 1.0).map(|d| d.limit_ns), Some(0));
+        seen.polled_ns = Some(0);
+        let again = (1..1000).find(|_| governor.decide(&seen, 1.0).is_some()).expect("a change");
+        assert!((20..120).contains(&again), "{again} s later");
     }
 
     #[test]

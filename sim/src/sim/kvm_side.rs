@@ -123,7 +123,8 @@ impl Sim {
 
     /// The governor of scx_baton's user space, once a second.
     pub(super) fn govern(&mut self) {
-        let halts = std::mem::take(&mut self.halts);
+        let mut halts = std::mem::take(&mut self.halts);
+        halts.polled_ns.get_or_insert(0);
         if let Some(decision) = self.governor.as_mut().and_then(|g| g.decide(&halts, 1.0)) {
             self.governed_ns = decision.limit_ns;
         }
