@@ -23,7 +23,8 @@ const MEMORY: f64 = 0.5;
 /// How much of the time that a limit could poll away KVM polls at least; and what is left, a second later, of
 /// having seen more: it must not be forgotten at once that a limit was too dear. After 35 s it is tried
 /// again whether one takes half of what it could. Nothing is known before anything was polled: then a limit
-/// is tried that is within the budget if KVM polls a quarter, and for a second at most if it polls all.
+/// is tried that is within the budget if KVM polls a quarter of it; and no limit that is dearer than that is ever
+/// tried again.
 const LEAST_PART: f64 = 0.05;
 const FIRST_PART: f64 = 0.25;
 const PART_MEMORY: f64 = 0.98;
@@ -160,8 +161,8 @@ impl Governor {
     fn learn(&mut self, halts: &Halts) {
         let Some(polled) = halts.polled_ns else { return };
         if self.limit_ns == 0 {
-            let part = self.part.map_or(FIRST_PART, |known| known * PART_MEMORY);
-            self.part = Some(part.max(LEAST_PART));
+            let forget = |known: f64| known.min((known * PART_MEMORY).max(FIRST_PART));
+            self.part = Some(self.part.map_or(FIRST_PART, forget));
             return;
         }
         let lengths = halts.lengths.map(|n| n as f64);
@@ -272,6 +273,10 @@ mod tests {
         seen.polled_ns = Some(0);
         let again = (1..1000).find(|_| governor.decide(&seen, 1.0).is_some()).expect("a change");
         assert!((20..120).contains(&again), "{again} s later");
+
+        // Five times as dear as the budget, if KVM polls all.
+        let mut governor = Governor::new(0.02, 1, 0);
+        assert!((0..1000).all(|_| governor.decide(&seen, 1.0).is_none()));
     }
 
     #[test]

@@ -52,7 +52,7 @@ static void observe(struct vm_ctx *vm, u64 ran)
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
 	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_halts, 0));
-	vm->exits = vm_spins_exit(seen, __sync_lock_test_and_set(&vm->seen_spins, 0));
+	vm->exits = vm_spins_exit(vm, seen, __sync_lock_test_and_set(&vm->seen_spins, 0));
 }
 
 /*

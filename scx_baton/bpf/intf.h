@@ -78,6 +78,7 @@ struct vm_ctx {
 	u64 turn_end;
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
+	u64 epochs; /* in which it was counted: all, until it is known up to the root */
 	u64 counted_at; /* ns; when that was, and what times.ran_ns was then */
 	u64 ran_before;
 	u32 modest; /* it used less than a quarter of its share in the epoch before */
@@ -90,7 +91,7 @@ struct vm_ctx {
 	s32 nr_running;
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u32 spread; /* its vCPUs wait by halting and need not run together */
-	u64 seen_ns; /* CPU time since @spread was decided last */
+	u64 seen_ns; /* CPU time since @spread and @exits were decided last */
 	u64 seen_halts; /* HLT exits in that time */
 	u64 seen_spins; /* PAUSE exits in that time */
 	u32 exits; /* its spins end in PAUSE exits */

@@ -155,7 +155,10 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	if (vm && picked) {
 		c->due = c->next_due;
 		c->next_due = false;
-		ends_soon(p, vm, cpu, t->run_at);
+		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
+	} else if (vm && t->boosted && !c->donor && c->ends_at) {
+		/* The spinner's slice was rounded up. */
+		ends_in(cpu, t->run_at, p->scx.slice);
 	}
 	if (t->waiter)
 		ran_for_spinner(p, t);

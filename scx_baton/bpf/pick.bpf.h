@@ -127,8 +127,9 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 				if (t->last_cpu != cpu)
 					continue;
 			}
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER,
-						   vm_slice(vm, vm_crowded(vm, cpus_for(p)), now));
+			scx_bpf_dsq_move_set_slice(
+				BPF_FOR_EACH_ITER,
+				vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)), now));
 			found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			if (found)
 				break;
@@ -462,7 +463,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		if (!try && choice)
 			raise_vnow(vm->vtime);
 		if (goes_on) {
-			slice = vm_slice(vm, ends_soon(prev, vm, cpu, now), now);
+			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(prev)), now);
+			runs_until(prev, vm, cpu, slice, now);
 			c->donates_until = now + slice;
 			scx_bpf_task_set_slice(prev, slice);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);

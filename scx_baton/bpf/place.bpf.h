@@ -13,7 +13,8 @@ enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
 /* What a pCPU runs now, and what the next dispatch there must do. */
 struct cpu_ctx {
-	u64 since; /* ns; when the host task that runs was started, or the turn of the VM here */
+	u64 since; /* ns; start of what runs: of a vCPU, or of siblings one after the other in a
+		      turn */
 	u64 ends_at; /* ns; end of the slice of a vCPU for which siblings wait; 0: none do */
 	u64 host_vtime; /* of the host task that runs */
 	u64 boost_slice; /* ns left of the spinner's slice */
@@ -74,18 +75,22 @@ static inline s32 cpus_for(const struct task_struct *p)
 	return allowed == 1 || allowed > online ? online : allowed;
 }
 
-/*
- * A vCPU of @vm runs on @cpu from @now on. If others of its VM have to wait for the end of its
- * slice, a timer sees to that: a tick may be four times as long.
- */
-static bool ends_soon(const struct task_struct *p, const struct vm_ctx *vm, s32 cpu, u64 now)
+/* The slice of what runs on @cpu ends in @ns: siblings wait for that, and a tick may be four times
+ * as long. */
+static void ends_in(s32 cpu, u64 now, u64 ns)
 {
-	bool crowded = vm_crowded(vm, cpus_for(p));
+	cpu_ctx(cpu)->ends_at = now + ns;
+	look_soon(cpu, ns);
+}
 
-	cpu_ctx(cpu)->ends_at = crowded ? now + CROWDED_SLICE_NS : 0;
-	if (crowded)
-		look_soon(cpu, CROWDED_SLICE_NS);
-	return crowded;
+/* A vCPU of @vm runs on @cpu from @now on, for @slice: if that is one of the short ones, a timer
+ * ends it. */
+static void runs_until(const struct task_struct *p, const struct vm_ctx *vm, s32 cpu, u64 slice,
+		       u64 now)
+{
+	cpu_ctx(cpu)->ends_at = 0;
+	if (slice <= CROWDED_SLICE_NS && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+		ends_in(cpu, now, slice);
 }
 
 /* The slice of a task that starts at once on an idle pCPU. */
@@ -189,6 +194,9 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	u64 polling = count(COUNT_POLLING);
 	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 
+	/* The sibling there had a longer slice, as all had a pCPU. */
+	if (sibling_at_home && !c->ends_at && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+		ends_in(home, now, CROWDED_SLICE_NS);
 	bpf_for(i, 0, looks) {
 		cpu = home + i;
 		if (cpu >= nr_cpu_ids)

@@ -198,17 +198,21 @@ static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
  */
 #define CROWDED_SLICE_NS (1ULL * 1000 * 1000)
 #define EXITS_BELOW_NS (4ULL * 1000 * 1000)
+#define EXITS_ABOVE_NS (16ULL * 1000 * 1000)
 
-/* Do more vCPUs of @vm want to run than can on @cpus, and would hardly yield to each other? */
-static inline bool vm_crowded(const struct vm_ctx *vm, s32 cpus)
+/*
+ * Do vCPUs of @vm, @waiting of them, wait for siblings' slices to end? More want to run than can on
+ * @cpus, and they would hardly yield to each other, nor halt.
+ */
+static inline bool vm_crowded(const struct vm_ctx *vm, s32 waiting, s32 cpus)
 {
-	return vm->nr_running + vm->nr_queued > cpus && !vm->exits;
+	return waiting > 0 && vm->nr_running + vm->nr_queued > cpus && !vm->exits && !vm->spread;
 }
 
 /* Do the spins of @vm, which ran for @ran ns, end in PAUSE exits? It had @spins of them. */
-static inline bool vm_spins_exit(u64 ran, u64 spins)
+static inline bool vm_spins_exit(const struct vm_ctx *vm, u64 ran, u64 spins)
 {
-	return spins * EXITS_BELOW_NS > ran;
+	return ran < spins * (vm->exits ? EXITS_ABOVE_NS : EXITS_BELOW_NS);
 }
 
 /* How long a vCPU of @vm may run that starts now. */

@@ -193,17 +193,20 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	*share = share_of(*share, parent, weight);
 	if (!vm || vm->counted != epoch) {
 		u64 wants = wanted(t, vm), n = everybody.wants_before >> EPOCH_SHIFT;
-		/*
-		 * What each would get if all weighed the same: those that have just come are not
-		 * counted up to the root yet, and each would take all for its share.
-		 */
-		u64 even = everybody.wants_before ? TREE_ALL / (n ? n : 1) : 0;
+		u64 even = everybody.wants_before ? TREE_ALL / (n ? n : 1) : 0, known = *share;
 
 		if (vm) {
 			vm->counted = epoch;
+			/*
+			 * Who has just come is not counted up to the root yet, and would take all
+			 * for its share: no more than if all weighed the same, until it is.
+			 */
+			if (vm->epochs <= vm->levels + 1) {
+				vm->epochs++;
+				known = even < known ? even : known;
+			}
 			vm->modest = vm_is_modest(vm->times.ran_ns - vm->ran_before,
-						  now - vm->counted_at,
-						  even < *share ? even : *share, nr_online);
+						  now - vm->counted_at, known, nr_online);
 			vm->ran_before = vm->times.ran_ns;
 			vm->counted_at = now;
 		}

@@ -17,7 +17,7 @@ unsafe extern "C" {
     fn t_weighted(ns: u64, weight: u32) -> u64;
     fn t_vm_lag(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
-    fn t_vm_spins_exit(ran: u64, spins: u64) -> bool;
+    fn t_vm_spins_exit(vm: *const vm_ctx, ran: u64, spins: u64) -> bool;
     fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
     fn t_vm_goes_first(
@@ -165,12 +165,14 @@ proptest! {
     /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not exit.
     #[test]
     fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, spins in 0u64..8) {
-        vm.exits = unsafe { t_vm_spins_exit(16 * MS, spins) }.into();
+        vm.exits = unsafe { t_vm_spins_exit(&vm, 16 * MS, spins) }.into();
         prop_assert_eq!(vm.exits == 1, spins > 4);
+        // Once so, with hysteresis.
+        prop_assert_eq!(vm.exits == 1 && unsafe { t_vm_spins_exit(&vm, 16 * MS, 2) }, spins > 4);
         vm.nr_queued = queued;
         let slice = unsafe { t_vm_slice(&vm, cpus, now) };
         let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { TURN };
-        let fit = vm.nr_running + queued <= cpus || spins > 4;
+        let fit = queued == 0 || vm.nr_running + queued <= cpus || spins > 4 || vm.spread == 1;
         prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
     }
 

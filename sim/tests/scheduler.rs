@@ -280,6 +280,24 @@ fn vcpus_that_do_not_fit_on_the_host_take_turns_often() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
+/// Four vCPUs on four pCPUs spin for a fifth that sleeps now and then: when it wakes all have long slices.
+#[test]
+fn one_that_comes_late_is_not_waited_for_in_vain() {
+    let text = HEAD.replace("seconds = 1.0", "seconds = 2.0\npcpus = 4");
+    let rounds = |scheduler: &str| {
+        let text = text.replace("scx_baton", scheduler);
+        run(&format!(
+            "{text}[[vm]]\nvcpus = 5\n[[vm.task]]\nprogram = [\"sleep 3ms\", \"compute 50us\", \"barrier\", \
+             \"done\"]\n[[vm.task]]\ncount = 4\nprogram = [\"compute 50us\", \"barrier\"]\n\
+             [[vm]]\nvcpus = 4\nworkload = \"compute\""
+        ))
+        .vms[0]
+            .rate
+    };
+    let (baton, eevdf) = (rounds("scx_baton"), rounds("eevdf"));
+    assert!(baton > 1.05 * eevdf, "{baton} and {eevdf}");
+}
+
 /// Siblings that all want to run get the same, in gangs and where not all fit: within two turns and what runs.
 #[test]
 fn siblings_are_not_far_apart() {
