@@ -45,7 +45,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     let pcpus = 1 + if dice.chance(80) { dice.below(8) } else { dice.below(32) };
     let pcpus = if machine == "xeon-8" { pcpus.min(8) } else { pcpus };
     let seconds = 0.1 + dice.below(15) as f64 * 0.1;
-    let warmup = dice.one_of(&["0.05", "0.05", "0.6"]);
+    let warmup = dice.one_of(&["0.05", "0.05", "0.9"]);
     let mut out = format!(
         "machine = \"{machine}\"\npcpus = {pcpus}\nscheduler = \"{scheduler}\"\nseed = {seed}\n\
          seconds = {seconds}\nwarmup = {warmup}\ncheck-every = {}\n",
@@ -203,8 +203,9 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
             && vm.guest.lock != crate::guest::LockKind::PvQueued
     });
     let quiet = scenario.threads.is_empty() && scenario.faults.is_empty();
-    // Who is there, and what all weigh together, is known after two epochs of 2^28 ns.
-    let baton = scenario.scheduler == "scx_baton" && scenario.warmup > 0.55;
+    // What a VM wants is known after one epoch of 2^28 ns, its cgroup counts in the next one, and its parent knows
+    // what all weigh together in the one after that.
+    let baton = scenario.scheduler == "scx_baton" && scenario.warmup > 0.85;
     if !(baton && all_greedy && quiet && scenario.vms.len() > 1 && scenario.seconds >= 0.5) {
         return Ok(());
     }
