@@ -21,7 +21,10 @@
 #define preserve_access_index
 #define barrier_var(v) ((void)(v))
 
-#define __uint(name, value) int(*name)[value]
+/* Releases of clang-format disagree about the blank. */
+// clang-format off
+#define __uint(name, value) int (*name)[value]
+// clang-format on
 #define __type(name, value) typeof(value) *name
 #define __array(name, value) typeof(value) *name[]
 
