@@ -115,15 +115,25 @@ impl Drop for Rival {
     }
 }
 
-/// How often this thread had to leave its CPU although it could have run.
-pub fn preemptions() -> u64 {
-    // SAFETY: a structure of numbers, filled by the kernel.
-    let usage = unsafe {
-        let mut usage: libc::rusage = mem::zeroed();
+/// What a thread used and suffered.
+#[derive(Clone, Copy, Default)]
+pub struct Usage {
+    /// How often it had to leave its CPU although it could have run.
+    pub preempted: u64,
+    pub cpu_time: Duration,
+}
+
+/// Of this thread so far.
+pub fn usage() -> Usage {
+    // SAFETY: two structures of numbers, filled by the kernel.
+    let (usage, time) = unsafe {
+        let (mut usage, mut time): (libc::rusage, libc::timespec) = mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+        (usage, time)
     };
-    usage.ru_nivcsw as u64
+    let cpu_time = Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+    Usage { preempted: usage.ru_nivcsw as u64, cpu_time }
 }
 
 /// Time that this machine's own hypervisor gave to others, of all CPUs together.

@@ -40,6 +40,8 @@ pub struct Test {
     pub(crate) reference: Option<&'static str>,
     /// Memory of its own, of which each sample touches a page for the first time.
     pub(crate) touches: bool,
+    /// It idles: what it costs is the CPU time that vCPU 0 uses.
+    pub(crate) idles: bool,
     /// Samples of a run at most, where one takes long.
     pub(crate) most_samples: u64,
     /// The curve that its medians belong to, what is on the x axis there, and where.
@@ -117,6 +119,7 @@ impl Test {
             rival: false,
             reference: None,
             touches: false,
+            idles: false,
             most_samples: MAX_SAMPLES as u64,
             on_curve: None,
         }
@@ -288,6 +291,21 @@ pub fn all() -> Vec<Test> {
             });
         }
     }
+    for (name, what, poll) in HALT_POLLS {
+        all.push(Test {
+            poll,
+            idles: true,
+            // Two seconds of ticks.
+            most_samples: 2_000_000_000 / TICK_NS,
+            ..Test::new(
+                format!("idle-tick-{name}"),
+                format!("an idle guest with a tick of 250 Hz, {what}"),
+                TIMER,
+                TEST_TIMER,
+            )
+            .time(0, [TICK_NS, WAIT_HALT, 0, 0])
+        });
+    }
     for (state, name, what) in
         [(WAIT_HALT, "halted", "waits in HLT"), (WAIT_SPIN, "polling", "polls")]
     {
@@ -319,6 +337,9 @@ const HALT_POLLS: [(&str, &str, Poll); 3] = [
     ("poll-fixed", "halt polling for 200 µs", Poll::Fixed(200_000)),
     ("poll-adaptive", "halt polling as the host is set", Poll::Adaptive),
 ];
+
+/// Of a guest's kernel with HZ=250, as distributions have it.
+const TICK_NS: u64 = 4_000_000;
 
 /// The halts before those that count: short, so that KVM begins to poll.
 const FIRST_HALTS_NS: u64 = 10_000;

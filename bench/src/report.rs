@@ -170,6 +170,12 @@ impl Measured {
         self.asides.iter().filter_map(|aside| aside.polled).collect()
     }
 
+    /// CPU time, ms a second, of each run of a test of which it is the cost.
+    fn used(&self) -> Vec<f64> {
+        let asides = self.asides.iter().filter(|_| self.test.idles);
+        asides.map(|aside| aside.used).collect()
+    }
+
     /// What the VMs did that computed meanwhile, turns a second, of each run; of none, if one was too short
     /// to tell.
     fn others(&self) -> Vec<f64> {
@@ -178,12 +184,13 @@ impl Measured {
     }
 
     /// For each series a name, and a figure for each run: the median of its latencies, or the total; and
-    /// what the others did meanwhile.
+    /// what it used, and the others did meanwhile.
     fn figures(&self) -> Vec<(String, Vec<f64>)> {
         match self.test.gives {
             Gives::Latencies(series) => (0..)
                 .zip(series)
                 .map(|(place, name)| (format!("{} {name}", self.test.name), self.series(place).1))
+                .chain([(format!("{}: CPU, ms/s", self.test.name), self.used())])
                 .chain([(format!("{}: what the others do", self.test.name), self.others())])
                 .collect(),
             Gives::Rate(unit) => vec![(format!("{}, {unit}", self.test.name), self.totals())],
@@ -205,6 +212,9 @@ impl Measured {
         }
         if let Some(polled) = median(&self.polled()).filter(|polled| *polled >= 0.005) {
             remarks.push(format!("polls {polled:.2} CPUs"));
+        }
+        if let Some(used) = median(&self.used()) {
+            remarks.push(format!("uses {} ms/s", number(Some(used))));
         }
         if let Some(others) = median(&self.others()) {
             remarks.push(format!("others {}/s", number(Some(others))));
@@ -391,6 +401,7 @@ impl Report {
             "preempted": measured.preempted,
             "path": measured.path,
             "polled_cpus": measured.polled(),
+            "used_ms_per_s": measured.used(),
             "others_per_s": measured.others(),
             "errors": measured.errors,
         });
@@ -530,7 +541,7 @@ mod tests {
         for (repetition, ns) in [(0, 1000), (1, 1500)] {
             let mut histogram = histogram();
             (0..100).for_each(|i| histogram.record(ns + i).unwrap());
-            let aside = Aside { polled: Some(0.25), others: Some(7.0) };
+            let aside = Aside { polled: Some(0.25), others: Some(7.0), used: 0.5 };
             cost.add_latencies(repetition, vec![histogram], aside, 1.0, 1);
         }
         let mut barrier = Measured::new(&tests[1]);

@@ -230,7 +230,8 @@ impl Bench {
             let calibration_ns = self.calibration_ns(&running.vm)?;
             if !passes.is_empty() {
                 let (passes, aside) = (vec![passes], Aside::default());
-                measured.add_latencies(repetition, passes, aside, calibration_ns, running.end());
+                let preempted = running.end().preempted;
+                measured.add_latencies(repetition, passes, aside, calibration_ns, preempted);
             }
             return result;
         }
@@ -238,14 +239,14 @@ impl Bench {
         let (start, before) = (Instant::now(), done_by_others());
         let result = running.wait(deadline);
         let seconds = start.elapsed().as_secs_f64();
-        let aside = Aside {
-            polled: running.polled_ns().map(|ns| ns as f64 / 1e9 / seconds),
-            others: Some(done_by_others() - before)
-                .filter(|turns| *turns >= ENOUGH_TURNS)
-                .map(|turns| turns / seconds),
-        };
+        let polled = running.polled_ns().map(|ns| ns as f64 / 1e9 / seconds);
+        let others_did = Some(done_by_others() - before)
+            .filter(|turns| *turns >= ENOUGH_TURNS)
+            .map(|turns| turns / seconds);
         let vm = running.vm.clone();
-        let preempted = running.end();
+        let usage = running.end();
+        let used = usage.cpu_time.as_secs_f64() * 1000.0 / seconds;
+        let aside = Aside { polled, others: others_did, used };
         drop(others);
         // Also of a run that failed half way.
         let samples = vm.samples()?;
@@ -261,6 +262,7 @@ impl Bench {
             .collect();
         if !histograms[0].is_empty() {
             let calibration_ns = self.calibration_ns(&vm)?;
+            let preempted = usage.preempted;
             measured.add_latencies(repetition, histograms, aside, calibration_ns, preempted);
         }
         result
@@ -359,7 +361,7 @@ impl Bench {
         let per_vm: Vec<f64> =
             after.iter().zip(&before).map(|(after, before)| (after - before) / seconds).collect();
         let calibration_ns = self.calibration_ns(&running[0].vm)?;
-        let preempted = running.into_iter().map(Running::end).sum();
+        let preempted = running.into_iter().map(|vm| vm.end().preempted).sum();
         if per_vm.contains(&0.0) {
             bail!("a VM did nothing in {seconds:.1} s");
         }
@@ -379,6 +381,8 @@ fn done(vm: &Vm) -> f64 {
 pub(crate) struct Aside {
     /// How much of a CPU KVM polled away at the HLTs of the VM that measures; `None` if it does not tell.
     pub(crate) polled: Option<f64>,
+    /// CPU time that vCPU 0 of the VM that measures used, ms a second.
+    pub(crate) used: f64,
     /// Turns a second of the VMs that compute meanwhile, if there are any.
     pub(crate) others: Option<f64>,
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::counters::Counters;
-use crate::host;
+use crate::host::{self, Usage};
 use crate::layout::*;
 use crate::vm::Vm;
 
@@ -28,7 +28,7 @@ enum End {
 /// A VM that runs. Dropped, it ends.
 pub struct Running {
     pub vm: Arc<Vm>,
-    threads: Vec<JoinHandle<u64>>,
+    threads: Vec<JoinHandle<Usage>>,
     /// `None` if KVM does not tell.
     counters: Option<Vec<Counters>>,
     enough: Arc<AtomicBool>,
@@ -48,7 +48,7 @@ impl Running {
             let run = move || {
                 if pin && let Err(why) = host::pin(index) {
                     let _ = sender.send(End::Failed(format!("vCPU {index}: {why:#}")));
-                    return 0;
+                    return Usage::default();
                 }
                 run(&vm, index, vcpu, &enough, &sender)
             };
@@ -104,16 +104,16 @@ impl Running {
         })
     }
 
-    /// Ends all vCPUs; how often the thread of vCPU 0 was preempted.
-    pub fn end(mut self) -> u64 {
-        self.stop().first().copied().unwrap_or(0)
+    /// Ends all vCPUs; what the thread of vCPU 0 used.
+    pub fn end(mut self) -> Usage {
+        self.stop().first().copied().unwrap_or_default()
     }
 
-    fn stop(&mut self) -> Vec<u64> {
+    fn stop(&mut self) -> Vec<Usage> {
         self.enough.store(true, SeqCst);
         let _ = self.vm.io_request.write(1);
         let threads = std::mem::take(&mut self.threads);
-        let kick = |thread: &JoinHandle<u64>| {
+        let kick = |thread: &JoinHandle<Usage>| {
             // One that was just about to enter the guest does not see the signal: again.
             while !thread.is_finished() {
                 host::kick(thread.as_pthread_t());
@@ -121,7 +121,7 @@ impl Running {
             }
         };
         threads.iter().for_each(kick);
-        threads.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     }
 }
 
@@ -131,8 +131,8 @@ impl Drop for Running {
     }
 }
 
-/// Returns how often this thread was preempted.
-fn run(vm: &Vm, index: u32, mut vcpu: VcpuFd, enough: &AtomicBool, ends: &Sender<End>) -> u64 {
+/// Returns what this thread used.
+fn run(vm: &Vm, index: u32, mut vcpu: VcpuFd, enough: &AtomicBool, ends: &Sender<End>) -> Usage {
     let end = loop {
         if enough.load(SeqCst) {
             break None;
@@ -158,7 +158,7 @@ fn run(vm: &Vm, index: u32, mut vcpu: VcpuFd, enough: &AtomicBool, ends: &Sender
         // Nobody listens any more: then nobody wants to know.
         let _ = ends.send(end);
     }
-    host::preemptions()
+    host::usage()
 }
 
 fn exception(vm: &Vm, index: u32) -> String {
@@ -168,7 +168,7 @@ fn exception(vm: &Vm, index: u32) -> String {
 }
 
 /// A device: each request is answered after a while.
-fn serve_io(vm: &Vm, time: Duration, enough: &AtomicBool) -> u64 {
+fn serve_io(vm: &Vm, time: Duration, enough: &AtomicBool) -> Usage {
     while vm.io_request.read().is_ok() && !enough.load(SeqCst) {
         let start = Instant::now();
         if time > Duration::from_micros(100) {
@@ -181,5 +181,5 @@ fn serve_io(vm: &Vm, time: Duration, enough: &AtomicBool) -> u64 {
             break;
         }
     }
-    host::preemptions()
+    host::usage()
 }
