@@ -53,6 +53,9 @@ pub struct HostArgs {
     /// CPUs of the host [default: 2, or as the experiment says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
     pub pcpus: Option<u32>,
+    /// They are hyper-threads, two a core
+    #[arg(long)]
+    smt: bool,
     /// Memory of the host in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1024..))]
     mem: u32,
@@ -86,6 +89,7 @@ impl HostArgs {
     pub fn options(self) -> HostOptions {
         HostOptions {
             pcpus: self.pcpus.unwrap_or(2),
+            smt: self.smt,
             mem_mib: self.mem,
             source: Source {
                 series: self.kernel_series,

@@ -417,6 +417,44 @@ fn affinity_is_honoured() {
     assert!(found.number("bound") > 0.0, "{}", found.out);
 }
 
+/// Four loops on two cores of two hyper-threads; the two on one core end, and those that stay share the other one
+/// no longer.
+#[test]
+fn who_shares_a_core_leaves_for_one_that_is_idle() {
+    let found = on_host(
+        HostOptions { pcpus: 4, smt: true, ..host() },
+        r#"
+        [ "$(cat /sys/devices/system/cpu/smt/active)" = 1 ] || fail "no SMT"
+        baton
+        busy; busy; busy; busy
+        # Without starting a program: that would move them about.
+        on() { read -r stat </proc/$1/stat; set -- ${stat##*) }; shift 36; cpu=$1; }
+        # On which pCPUs they are, or with 1 on which cores; and who is not on the first core.
+        seen() {
+            mask=0 far= near=
+            for p in $2; do
+                on $p
+                mask=$((mask | 1 << (cpu >> $1)))
+                if [ $cpu -ge 2 ]; then far="$far $p"; else near="$near $p"; fi
+            done
+        }
+        until_true 'seen 0 "$busy"; [ $mask = 15 ]'
+        end=$far stay=$near
+        kill $end
+        apart=0
+        for i in $(seq 20); do
+            sleep 0.2
+            seen 1 "$stay"
+            [ $mask != 3 ] || apart=$((apart + 1))
+        done
+        echo "apart=$apart"
+        kill $stay
+        "#,
+    );
+    // Threads of the kernel run elsewhere for moments.
+    assert!(found.number("apart") > 15.0, "{}", found.out);
+}
+
 /// KVM's modules are loaded after the scheduler, and unloaded while it runs.
 #[test]
 fn kvm_may_come_later_and_go() {

@@ -153,6 +153,7 @@ struct task_ctx {
 	u32 boosted; /* runs on a slice that a spinner gave away */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
+	u32 leaves; /* for a core that is idle */
 	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
 };
 

@@ -136,6 +136,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	t->run_at = scx_bpf_now();
 	t->started_at = t->run_at;
 	t->spun_at = 0;
+	t->leaves = false;
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
 	c->claimed_by = NO_VM;
@@ -180,7 +181,8 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 		runs_no_more(t);
 		runs_for(p, t, c, !t->boosted);
 	}
-	if (throttled_until(t, now)) {
+	t->leaves = smt_active && leaves_core(p, scx_bpf_task_cpu(p), now);
+	if (t->leaves || throttled_until(t, now)) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}

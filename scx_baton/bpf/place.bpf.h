@@ -40,6 +40,9 @@ static struct cpu_ctx cpus[MAX_CPUS];
 const volatile u16 cpu_llc[MAX_CPUS];
 const volatile u32 nr_llcs = 1;
 
+/* The next hyper-thread of the core; where there is none, the pCPU itself. */
+const volatile u16 cpu_sibling[MAX_CPUS];
+
 /* Queues: one per pCPU for tasks bound to it, one per LLC for host tasks, one per VM. */
 #define LLC_DSQ_BASE 0x10000ULL
 #define VM_DSQ_BASE 0x20000ULL
@@ -115,6 +118,25 @@ static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 		return scx_bpf_select_cpu_and(p, prev_cpu, wake_flags, p->cpus_ptr, 0);
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	return idle ? cpu : -EBUSY;
+}
+
+/*
+ * @p shares its core on @cpu, and one that it may run on is idle: neither would leave by itself as
+ * long as both run. What has begun to run on the other hyper-thread just now may be gone soon.
+ */
+static bool leaves_core(const struct task_struct *p, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu_sibling[cpu & (MAX_CPUS - 1)]);
+	const struct cpumask *idle;
+	bool leaves;
+
+	if (c == cpu_ctx(cpu) || c->runs == RUNS_NOTHING ||
+	    vtime_before(now, c->since + MIN_RUN_NS))
+		return false;
+	idle = scx_bpf_get_idle_smtmask();
+	leaves = bpf_cpumask_intersects(idle, p->cpus_ptr);
+	scx_bpf_put_idle_cpumask(idle);
+	return leaves;
 }
 
 /* May a vCPU of @vm take the pCPU from one of @running, which @c runs? */
@@ -362,7 +384,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	/* select_cpu() has looked for an idle pCPU already, where it ran. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
 		idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY)
-				   : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+				   : scx_bpf_pick_idle_cpu(p->cpus_ptr,
+							   t->leaves ? SCX_PICK_IDLE_CORE : 0);
+		t->leaves = false;
 		if (idle >= 0) {
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, idle_slice(vm, now),
 					   enq_flags);

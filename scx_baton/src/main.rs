@@ -171,6 +171,14 @@ impl<'a> Scheduler<'a> {
             }
         }
 
+        for core in topo.all_cores.values() {
+            let cpus: Vec<usize> = core.cpus.keys().copied().collect();
+            for (i, &cpu) in cpus.iter().enumerate() {
+                // Their numbers were checked above.
+                rodata.cpu_sibling[cpu] = cpus[(i + 1) % cpus.len()] as u16;
+            }
+        }
+
         let mut policy = opts.yield_policy.clone();
         policy.dedup();
         rodata.yield_policy.fill(yield_reason_YIELD_NONE);

@@ -58,6 +58,8 @@ pub struct Source {
 pub struct HostOptions {
     /// 1 to 255.
     pub pcpus: u32,
+    /// They are hyper-threads, two a core: an even number of them.
+    pub smt: bool,
     pub mem_mib: u32,
     pub source: Source,
     /// Programs for the host's /bin, with the libraries that they need on this machine.
@@ -74,6 +76,7 @@ impl Default for HostOptions {
     fn default() -> Self {
         HostOptions {
             pcpus: 2,
+            smt: false,
             mem_mib: 4096,
             source: Source::default(),
             extra_bins: Vec::new(),
@@ -550,6 +553,9 @@ fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
     if !(1..=255).contains(&options.pcpus) {
         bail!("a host with {} CPUs: 1 to 255 are possible", options.pcpus);
     }
+    if options.smt && !options.pcpus.is_multiple_of(2) {
+        bail!("{} CPUs are no whole cores of two hyper-threads", options.pcpus);
+    }
     require_memory(u64::from(options.mem_mib) + QEMU_MIB)?;
     let cache = Cache::open()?;
     let source = &options.source;
@@ -571,6 +577,7 @@ fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
             kernel: &kernel.image,
             initrd: &initrd,
             pcpus: options.pcpus,
+            smt: options.smt,
             mem_mib: options.mem_mib,
             append: if options.without_kvm { "baton.nokvm" } else { "" },
             echo: options.verbose,

@@ -21,6 +21,8 @@ pub struct Machine<'a> {
     pub kernel: &'a Path,
     pub initrd: &'a File,
     pub pcpus: u32,
+    /// Two of them make a core.
+    pub smt: bool,
     pub mem_mib: u32,
     /// Added to the kernel's command line.
     pub append: &'a str,
@@ -44,10 +46,15 @@ impl Qemu {
         let (control, theirs) = UnixStream::pair().context("cannot make a socket")?;
         control.set_nonblocking(true).context("cannot set up a socket")?;
 
+        let pcpus = machine.pcpus;
+        let smp = match machine.smt {
+            true => format!("{pcpus},sockets=1,cores={},threads=2", pcpus / 2),
+            false => pcpus.to_string(),
+        };
         command
             .args(["-accel", "tcg,thread=multi"])
             .args(["-cpu", "EPYC-Milan,+svm,+npt"])
-            .args(["-smp", &machine.pcpus.to_string()])
+            .args(["-smp", &smp])
             .args(["-m", &machine.mem_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"])
             .args(["-serial", &format!("file:/dev/fd/{}", console.as_raw_fd())])

@@ -116,6 +116,8 @@ struct Inner {
     global: Dsq,
     /// `scx_idle_cpumask`: those whose idleness nobody has claimed.
     idle: CpuSet,
+    /// What the scheduler was told of whole cores that are idle.
+    idle_cores: Box<CpuMask>,
     /// Those that were told to be idle last.
     was_idle: CpuSet,
     seq: u64,
@@ -232,6 +234,7 @@ impl Scx {
             local: vec![Vec::new(); cpus],
             global: Dsq::default(),
             idle: m.online.clone(),
+            idle_cores: Box::new(CpuMask::of(&CpuSet::empty(cpus))),
             was_idle: m.online.clone(),
             seq: 1 << 32,
             dispatched: 0,
@@ -288,6 +291,8 @@ impl Scx {
             loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
             for (cpu, at) in m.cpus.iter().enumerate().take(BATON_MAX_CPUS) {
                 loaded.set("cpu_llc", cpu, at.llc as u16);
+                let sibling = if at.sibling == NONE { cpu as u32 } else { at.sibling };
+                loaded.set("cpu_sibling", cpu, sibling as u16);
             }
         }
         let mut scx = Scx {
