@@ -80,7 +80,7 @@ fn guest_mem() -> u32 {
 }
 
 /// Arguments of `baton-agent work`, and what is counted.
-const BUILTIN: [(&str, &str, &[&str]); 5] = [
+const BUILTIN: [(&str, &str, &[&str]); 7] = [
     ("barrier", "rounds/s", &["barrier"]),
     // AMD's pause filter lets 3,000 PAUSEs pass before an exit (KVM's default for it); the emulated
     // CPU has none and exits on each. One PAUSE in 2,000 turns is the closest to it.
@@ -88,6 +88,8 @@ const BUILTIN: [(&str, &str, &[&str]); 5] = [
     ("shootdown", "ops/s", &["shootdown"]),
     ("hackbench", "runs/s", &["hackbench"]),
     ("pbzip2", "files/s", &["pbzip2"]),
+    ("dbench", "MB/s", &["dbench"]),
+    ("build", "builds/s", &["build"]),
 ];
 
 /// A throughput of `baton bench`, such as bench-barrier: run on the host, which makes the VMs itself.

@@ -14,11 +14,16 @@ use crate::command;
 use crate::cpio::Archive;
 use crate::elf::{self, Program};
 use crate::kernel::{CONSOLE_MODULES, KVM_MODULES, Kernel};
+use crate::plan::DBENCH_LOAD;
 use crate::userland::Userland;
 
 /// Programs that were built for another system than that of the machine-built ones, with a loader
 /// and libraries of their own.
 const OPT: &str = "opt/deb";
+
+/// The first lines of what dbench plays back: whoever plays all 458,344 needs minutes. All files that they open are closed in
+/// them, so that they can be played again and again, and no client has more than 19 MB.
+const DBENCH_LINES: usize = 3556;
 
 /// The programs of this project that every host has.
 const OWN: [&str; 3] = ["baton-agent", "baton", "scx_baton"];
@@ -117,6 +122,10 @@ impl<W: Write> Image<W> {
         }
         for (name, program) in &userland.benchmarks {
             self.foreign_program(name, program, "")?;
+        }
+        if let Ok(load) = fs::read_to_string(&userland.dbench_load) {
+            let lines: String = load.split_inclusive('\n').take(DBENCH_LINES).collect();
+            self.archive.bytes(DBENCH_LOAD.trim_start_matches('/'), 0o644, lines.as_bytes())?;
         }
         Ok(())
     }

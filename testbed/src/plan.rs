@@ -61,6 +61,9 @@ impl Scheduler {
     }
 }
 
+/// What dbench plays back, in the images of hosts and guests.
+pub const DBENCH_LOAD: &str = "/opt/deb/share/dbench/client.txt";
+
 /// What a workload reports about itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {

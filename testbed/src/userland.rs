@@ -15,7 +15,10 @@ use crate::elf::Program;
 /// more often (they triple-fault, or fall silent) than 11.1.3.
 const RELEASE: &str = "trixie";
 const SUITE: &str = "trixie-backports";
-const PACKAGES: [&str; 4] = ["qemu-system-x86", "busybox-static", "rt-tests", "pbzip2"];
+const PACKAGES: [&str; 7] =
+    ["qemu-system-x86", "busybox-static", "rt-tests", "pbzip2", "dbench", "make", "tcc"];
+/// Rises with every change of them.
+const EDITION: u32 = 2;
 /// Packages, unpacked files and apt's lists take about 300 MiB.
 const NEEDED_MIB: u64 = 600;
 
@@ -24,7 +27,10 @@ const NEEDED_MIB: u64 = 600;
 const FIRST_QEMU: u32 = 10;
 
 /// Benchmarks, for the host and the guests. A userland without Debian packages may lack them.
-const BENCHMARKS: [&str; 2] = ["hackbench", "pbzip2"];
+const BENCHMARKS: [&str; 5] = ["hackbench", "pbzip2", "dbench", "make", "tcc"];
+
+/// Where Debian's package has it.
+const DBENCH_LOAD: &str = "usr/share/dbench/client.txt";
 
 /// Where the programs are on this machine.
 pub struct Userland {
@@ -34,6 +40,8 @@ pub struct Userland {
     /// A busybox; it need not be static.
     pub busybox: Program,
     pub benchmarks: Vec<(&'static str, Program)>,
+    /// What dbench plays back, if it is there.
+    pub dbench_load: PathBuf,
 }
 
 impl Userland {
@@ -41,7 +49,7 @@ impl Userland {
     ///
     /// Errors: see [`Apt`]; too little disk.
     pub fn debian(cache: &Cache) -> Result<Userland> {
-        let root = cache.get_or_make(&format!("userland-{SUITE}"), |root| {
+        let root = cache.get_or_make(&format!("userland-{SUITE}-{EDITION}"), |root| {
             cache.require_free(NEEDED_MIB)?;
             let apt = Apt::open(&cache.scratch("apt-userland")?, &[RELEASE, SUITE])?;
             eprintln!("baton: fetching QEMU and a small userland, about 50 MB");
@@ -60,6 +68,7 @@ impl Userland {
             firmware: ["usr/share/qemu", "usr/share/seabios"].map(|dir| root.join(dir)).to_vec(),
             busybox: Program::of_this_machine(&root.join("usr/bin/busybox"))?,
             benchmarks,
+            dbench_load: root.join(DBENCH_LOAD),
         })
     }
 
@@ -82,6 +91,7 @@ impl Userland {
             firmware: help.lines().map(PathBuf::from).filter(|dir| dir.is_dir()).collect(),
             busybox: Program::of_this_machine(&busybox)?,
             benchmarks,
+            dbench_load: Path::new("/").join(DBENCH_LOAD),
         })
     }
 

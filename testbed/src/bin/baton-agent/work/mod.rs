@@ -3,6 +3,8 @@
 //! works for a given time, then prints one line of JSON: what it reached.
 
 mod barrier;
+mod build;
+mod dbench;
 mod hackbench;
 mod pbzip2;
 mod repeat;
@@ -44,6 +46,10 @@ enum Kind {
     Hackbench,
     /// A parallel compressor on a fixed text
     Pbzip2,
+    /// A file server's load on a file system in memory
+    Dbench,
+    /// A parallel build of C files
+    Build,
     /// Any command, again and again
     Repeat {
         /// What one completion is, per second
@@ -65,6 +71,8 @@ pub fn run(work: &Work) -> Result<()> {
         Kind::Shootdown => shootdown::run(time)?,
         Kind::Hackbench => hackbench::run(time)?,
         Kind::Pbzip2 => pbzip2::run(time)?,
+        Kind::Dbench => dbench::run(time)?,
+        Kind::Build => build::run(time)?,
         Kind::Repeat { unit, command } => repeat::run(time, command, unit)?,
     };
     println!("{}", serde_json::to_string(&measured)?);
