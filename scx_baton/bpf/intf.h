@@ -77,7 +77,8 @@ struct vm_ctx {
 	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
 	u64 turn_end;
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
-	u64 counted; /* the epoch in which it was counted there; 0: in none yet */
+	u64 counted; /* the epoch in which it was counted there */
+	u64 epochs; /* in which it was counted: all, until it is known up to the root */
 	u64 counted_at; /* ns; when that was, and what times.ran_ns was then */
 	u64 ran_before;
 	u32 modest; /* it used less than a quarter of its share in the epoch before */

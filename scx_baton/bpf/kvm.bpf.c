@@ -36,7 +36,7 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->ran_before = 0;
 		vm->counted_at = scx_bpf_now();
 		vm->modest = 0;
-		vm->counted = 0;
+		vm->epochs = 0;
 		vm->turn_end = 0;
 		vm->spread = 0;
 		vm->seen_ns = 0;

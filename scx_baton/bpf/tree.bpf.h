@@ -19,12 +19,6 @@
 #define EPOCH_SHIFT 28
 #define EPOCH_NS (1ULL << EPOCH_SHIFT)
 
-/* Never 0. */
-static inline u64 epoch_at(u64 now)
-{
-	return (now >> EPOCH_SHIFT) + 1;
-}
-
 /* The common axis of virtual time: how far the entities that compete have come. */
 static u64 vnow;
 
@@ -134,40 +128,6 @@ static bool vm_shares(struct vm_ctx *vm, u64 cgroup, u32 level, bool first)
 	return first || level < vm->levels;
 }
 
-/*
- * Is it on the one that asks to count this VM or host task in @epoch? Every vCPU of a VM asks.
- * @fresh: it is a VM that was never counted.
- */
-static bool is_counted_now(struct vm_ctx *vm, u64 epoch, bool *fresh)
-{
-	u64 before = vm ? vm->counted : 0;
-
-	*fresh = false;
-	if (!vm)
-		return true;
-	if (before == epoch || __sync_val_compare_and_swap(&vm->counted, before, epoch) != before)
-		return false;
-	*fresh = !before;
-	return true;
-}
-
-/*
- * A VM that has just come wants the CPU, below @c and so below @parent, and did not in the epoch
- * before: counted as if it had, or each of those that start together would take all for its share.
- */
-static void count_fresh(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch)
-{
-	u64 before = c->wants_before, more = EPOCH_NS - before;
-
-	if (before >= EPOCH_NS ||
-	    __sync_val_compare_and_swap(&c->wants_before, before, EPOCH_NS) != before)
-		return;
-	__sync_fetch_and_add(&parent->sum_before, c->weight * more);
-	/* For less, as its threads were those of any program. */
-	if (c->counted == epoch)
-		count_child(parent, c->weight, more);
-}
-
 /* How long a VM or a host task wanted the CPU since it was last asked. */
 static u64 wanted(struct task_ctx *t, struct vm_ctx *vm)
 {
@@ -190,16 +150,15 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 {
 	struct cgroup *cgrp = scx_bpf_task_cgroup(p), *above;
 	struct cgrp_ctx *c, *parent = NULL;
-	bool first = vm && !vm->levels, counts, fresh;
+	bool first = vm && !vm->levels;
 	u32 nr = 0, weight = p->scx.weight;
-	u64 epoch = epoch_at(now), wants;
+	u64 epoch = now >> EPOCH_SHIFT;
 	int level;
 
 	if (!cgrp)
 		return;
 	if (vm && !first && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
-	counts = is_counted_now(vm, epoch, &fresh);
 	bpf_for(level, 0, cgrp->level + 1) {
 		above = bpf_cgroup_ancestor(cgrp, level);
 		if (!above)
@@ -210,8 +169,6 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		} else if (c) {
 			begin_epoch(c, epoch);
 			if (parent) {
-				if (fresh)
-					count_fresh(parent, c, epoch);
 				*share = share_of(*share, parent, c->weight);
 				if (c->counted != epoch) {
 					c->counted = epoch;
@@ -233,30 +190,35 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	bpf_cgroup_release(cgrp);
 	if (!parent)
 		return;
-	if (fresh) {
-		__sync_fetch_and_add(&parent->sum_before, weight * EPOCH_NS);
-		__sync_fetch_and_add(&everybody.wants_before, EPOCH_NS);
-		/* Others' shares are smaller now. */
-		__sync_fetch_and_add(&cgroup_gen, 1);
-	}
 	*share = share_of(*share, parent, weight);
-	if (!counts)
-		return;
-	wants = fresh ? EPOCH_NS : wanted(t, vm);
-	if (vm) {
-		vm->modest = !fresh && vm_is_modest(vm->times.ran_ns - vm->ran_before,
-						    now - vm->counted_at, *share, nr_online);
-		vm->ran_before = vm->times.ran_ns;
-		vm->counted_at = now;
+	if (!vm || vm->counted != epoch) {
+		u64 wants = wanted(t, vm), n = everybody.wants_before >> EPOCH_SHIFT;
+		u64 even = everybody.wants_before ? TREE_ALL / (n ? n : 1) : 0, known = *share;
+
+		if (vm) {
+			vm->counted = epoch;
+			/*
+			 * Who has just come is not counted up to the root yet, and would take all
+			 * for its share: no more than if all weighed the same, until it is.
+			 */
+			if (vm->epochs <= vm->levels + 1) {
+				vm->epochs++;
+				known = even < known ? even : known;
+			}
+			vm->modest = vm_is_modest(vm->times.ran_ns - vm->ran_before,
+						  now - vm->counted_at, known, nr_online);
+			vm->ran_before = vm->times.ran_ns;
+			vm->counted_at = now;
+		}
+		count_child(parent, weight, wants);
+		count_child(&everybody, 0, wants);
 	}
-	count_child(parent, weight, wants);
-	count_child(&everybody, 0, wants);
 }
 
 /* What @p weighs, and what its VM does: once an epoch, and after a change in the tree. */
 static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
 {
-	u64 now = scx_bpf_now(), epoch = epoch_at(now), gen = cgroup_gen + epoch;
+	u64 now = scx_bpf_now(), epoch = now >> EPOCH_SHIFT, gen = cgroup_gen + epoch;
 	u64 share = TREE_ALL, inner = p->scx.weight, weight;
 	u32 i;
 
