@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton demo`: who gets how much work done on a host with twice as many vCPUs as CPUs.
 
-use baton_testbed::experiment::{Experiment, Scheduler, Workload, builtin_workloads};
+use baton_testbed::experiment::{Experiment, Scheduler, Workload};
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use clap::Args;
 
@@ -12,6 +12,7 @@ use crate::testbed::HostArgs;
 /// Two seconds hold hundreds of slices and six completions of the slowest workload, and keep the
 /// demo within eight minutes on two cores.
 const SECONDS: f64 = 2.0;
+const WORKLOADS: [&str; 5] = ["barrier", "barrier-pause", "shootdown", "hackbench", "pbzip2"];
 const QUICK_WORKLOADS: [&str; 2] = ["barrier", "shootdown"];
 
 /// Boots an emulated KVM host, runs Linux guests on it under the kernel's own scheduler and under
@@ -32,8 +33,8 @@ pub struct Demo {
     /// Guests, with two vCPUs each
     #[arg(long, value_name = "N", default_value_t = 2)]
     vms: u32,
-    /// barrier, barrier-pause, shootdown, hackbench, pbzip2 [default: all, with --quick barrier
-    /// and shootdown]
+    /// barrier, barrier-pause, shootdown, hackbench, pbzip2, dbench, build [default: the first five,
+    /// with --quick barrier and shootdown]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     workloads: Vec<String>,
     /// eevdf (the kernel's own), scx_baton, or any sched_ext scheduler's program [default: these
@@ -57,8 +58,8 @@ pub fn main(demo: Demo) -> i32 {
     }
     let mut workloads = demo.workloads;
     if workloads.is_empty() {
-        let names = if demo.quick { QUICK_WORKLOADS.to_vec() } else { builtin_workloads() };
-        workloads = names.into_iter().map(String::from).collect();
+        let names = if demo.quick { &QUICK_WORKLOADS[..] } else { &WORKLOADS };
+        workloads = names.iter().copied().map(String::from).collect();
     }
     let experiment = Experiment {
         pcpus: options.pcpus,

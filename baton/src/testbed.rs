@@ -36,7 +36,7 @@ pub enum Testbed {
 
 const RUN_HELP: &str = "\
 The host has busybox, qemu-system-x86_64 with a kernel and an initramfs for its guests in /guest, \
-hackbench, pbzip2, baton and scx_baton.
+hackbench, pbzip2, dbench, make, tcc, baton and scx_baton.
 
 Exit status: the command's; 124 after --timeout; 125 when the host fails (the message tells why \
 and where its console log is); 130 after Ctrl-C.

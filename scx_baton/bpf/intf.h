@@ -154,7 +154,7 @@ struct task_ctx {
 	u32 boosted; /* runs on a slice that a spinner gave away */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
-	u32 leaves; /* for a core that is idle */
+	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
 };
 
@@ -163,6 +163,7 @@ enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
+	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	NR_COUNTS,
 };
 

@@ -70,8 +70,10 @@ static u32 vm_find_or_add(u64 kvm)
 	if (found)
 		return *found;
 	slot = vm_claim_slot(kvm);
-	if (slot == NO_VM)
+	if (slot == NO_VM) {
+		count_add(COUNT_SLOTLESS, 1);
 		return NO_VM;
+	}
 	if (!bpf_map_update_elem(&vm_by_kvm, &kvm, &slot, BPF_NOEXIST))
 		return slot;
 	/* A sibling was faster: take its slot, free ours. */

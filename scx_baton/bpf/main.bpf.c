@@ -136,7 +136,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	t->run_at = scx_bpf_now();
 	t->started_at = t->run_at;
 	t->spun_at = 0;
-	t->leaves = false;
+	stay(t);
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
 	c->claimed_by = NO_VM;
@@ -171,6 +171,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	struct task_ctx *t = task_ctx(p);
 	u64 now = scx_bpf_now();
 	u32 claimed_by;
+	s32 claimed;
 
 	if (!t)
 		return;
@@ -181,8 +182,11 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 		runs_no_more(t);
 		runs_for(p, t, c, !t->boosted);
 	}
-	t->leaves = smt_active && leaves_core(p, scx_bpf_task_cpu(p), now);
-	if (t->leaves || throttled_until(t, now)) {
+	if (smt_active && !t->leaves_for) {
+		claimed = claim_core(p, scx_bpf_task_cpu(p), now);
+		t->leaves_for = claimed < 0 ? 0 : claimed + 1;
+	}
+	if (t->leaves_for || throttled_until(t, now)) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}
@@ -203,6 +207,8 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	if (!t)
 		return;
 	charge(t, scx_bpf_now());
+	if (!runnable)
+		stay(t);
 	if (!runnable && t->halted_at && !t->slept_at)
 		t->slept_at = t->run_at;
 	runs_no_more(t);
@@ -343,8 +349,10 @@ void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
 {
 	struct task_ctx *t = task_ctx(p);
 
-	if (t)
-		leave_queue(t, scx_bpf_now());
+	if (!t)
+		return;
+	stay(t);
+	leave_queue(t, scx_bpf_now());
 }
 
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)

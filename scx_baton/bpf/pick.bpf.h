@@ -407,9 +407,15 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
 
-	if (prev_t && (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves ||
-		       throttled_until(prev_t, now)))
+	if (prev_t && (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves_for ||
+		       throttled_until(prev_t, now))) {
 		prev_t = NULL;
+		/*
+		 * One that exits, or must not migrate now, is put back here without enqueue(), and
+		 * nobody would look.
+		 */
+		scx_bpf_kick_cpu(cpu, 0);
+	}
 	if (prev_t) {
 		if (vm_of(prev_t)) {
 			prev_vm = prev_t->vm;

@@ -121,22 +121,46 @@ static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 }
 
 /*
- * @p shares its core on @cpu, and one that it may run on is idle: neither would leave by itself as
- * long as both run. What has begun to run on the other hyper-thread just now may be gone soon.
+ * An idle pCPU for @p, which loses @cpu, taken from the idle mask: of an idle core, or else on the
+ * core that it is on, as what takes its place may be gone soon; negative if there is none.
  */
-static bool leaves_core(const struct task_struct *p, s32 cpu, u64 now)
+static s32 take_idle_cpu_for(struct task_struct *p, s32 cpu)
 {
-	struct cpu_ctx *c = cpu_ctx(cpu_sibling[cpu & (MAX_CPUS - 1)]);
-	const struct cpumask *idle;
-	bool leaves;
+	s32 beside = cpu_sibling[cpu & (MAX_CPUS - 1)], idle;
 
-	if (c == cpu_ctx(cpu) || c->runs == RUNS_NOTHING ||
-	    vtime_before(now, c->since + MIN_RUN_NS))
-		return false;
-	idle = scx_bpf_get_idle_smtmask();
-	leaves = bpf_cpumask_intersects(idle, p->cpus_ptr);
-	scx_bpf_put_idle_cpumask(idle);
-	return leaves;
+	if (is_bound(p))
+		return scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY;
+	if (!smt_active)
+		return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+	if (idle >= 0)
+		return idle;
+	if (bpf_cpumask_test_cpu(beside, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(beside))
+		return beside;
+	return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+}
+
+/*
+ * @p shares its core on @cpu, and neither leaves by itself as long as both run: a pCPU of an idle
+ * core where it may run, which is its own from now on; negative if there is none.
+ */
+static s32 claim_core(struct task_struct *p, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu), *beside = cpu_ctx(cpu_sibling[cpu & (MAX_CPUS - 1)]);
+
+	if (beside == c || beside->runs == RUNS_NOTHING ||
+	    !core_is_shared(c->since, beside->since, now))
+		return -EBUSY;
+	return scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+}
+
+/* It does not go there after all: what it claimed is idle again. */
+static void stay(struct task_ctx *t)
+{
+	if (!t->leaves_for)
+		return;
+	scx_bpf_kick_cpu(t->leaves_for - 1, 0);
+	t->leaves_for = 0;
 }
 
 /* May a vCPU of @vm take the pCPU from one of @running, which @c runs? */
@@ -369,9 +393,17 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		wake(t, vm);
 	release = throttled_until(t, now);
 	if (release) {
+		stay(t);
 		park(p, t, release, now, enq_flags);
 		return;
 	}
+	if (t->leaves_for && bpf_cpumask_test_cpu(t->leaves_for - 1, p->cpus_ptr)) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | (t->leaves_for - 1), idle_slice(vm, now),
+				   enq_flags);
+		t->leaves_for = 0;
+		return;
+	}
+	stay(t);
 
 	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
@@ -383,10 +415,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	/* select_cpu() has looked for an idle pCPU already, where it ran. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
-		idle = is_bound(p) ? (scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : -EBUSY)
-				   : scx_bpf_pick_idle_cpu(p->cpus_ptr,
-							   t->leaves ? SCX_PICK_IDLE_CORE : 0);
-		t->leaves = false;
+		idle = take_idle_cpu_for(p, cpu);
 		if (idle >= 0) {
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, idle_slice(vm, now),
 					   enq_flags);

@@ -326,6 +326,16 @@ static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *
 }
 
 /*
+ * Do two share a core that have run since @since and @beside on its hyper-threads? Who has run for
+ * less than a tick of HZ=250 may be gone soon.
+ */
+#define SHARED_NS (4ULL * 1000 * 1000)
+static inline bool core_is_shared(u64 since, u64 beside, u64 now)
+{
+	return !vtime_before(now, since + SHARED_NS) && !vtime_before(now, beside + SHARED_NS);
+}
+
+/*
  * Does a host task at @host_vtime go before a VM at @vm_vtime? One that has used less
  * than its share up to now (@vnow) always does: vhost, I/O threads and ssh sleep a lot,
  * and must not wait for a turn to end.

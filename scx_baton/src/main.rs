@@ -139,6 +139,8 @@ struct Scheduler<'a> {
     halt_poll: Option<(HaltPoll, f64)>,
     pcpus: usize,
     polling: Option<Polling>,
+    /// Of VMs that are too many.
+    warned: bool,
 }
 
 impl<'a> Scheduler<'a> {
@@ -171,7 +173,13 @@ impl<'a> Scheduler<'a> {
             }
         }
 
-        for core in topo.all_cores.values() {
+        // Those that are offline now have no core.
+        for (cpu, sibling) in rodata.cpu_sibling.iter_mut().enumerate() {
+            *sibling = cpu as u16;
+        }
+        // A kernel without this flag ends a scheduler that moves a task which must not migrate now.
+        let may_leave = *compat::SCX_OPS_ENQ_MIGRATION_DISABLED != 0;
+        for core in topo.all_cores.values().filter(|_| may_leave) {
             let cpus: Vec<usize> = core.cpus.keys().copied().collect();
             for (i, &cpu) in cpus.iter().enumerate() {
                 // Their numbers were checked above.
@@ -203,6 +211,7 @@ impl<'a> Scheduler<'a> {
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
             polling: None,
+            warned: false,
         })
     }
 
@@ -261,7 +270,7 @@ impl<'a> Scheduler<'a> {
     /// All VMs, by slot.
     fn vms(&self) -> Result<Vec<(u32, vm_ctx)>> {
         let mut vms = Vec::new();
-        for slot in 1..self.vm_slots_end()? {
+        for slot in 1..self.count(baton_count_COUNT_SLOTS_END)? as u32 {
             let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
                 continue;
             };
@@ -278,12 +287,22 @@ impl<'a> Scheduler<'a> {
         Ok(vms)
     }
 
-    fn vm_slots_end(&self) -> Result<u32> {
-        let which = baton_count_COUNT_SLOTS_END.to_ne_bytes();
-        match self.skel.maps.counts.lookup(&which, MapFlags::ANY)? {
-            Some(bytes) => Ok(u64::from_ne_bytes(bytes.as_slice().try_into()?) as u32),
+    fn count(&self, which: u32) -> Result<u64> {
+        match self.skel.maps.counts.lookup(&which.to_ne_bytes(), MapFlags::ANY)? {
+            Some(bytes) => Ok(u64::from_ne_bytes(bytes.as_slice().try_into()?)),
             None => Ok(0),
         }
+    }
+
+    fn warn_of_slotless_vms(&mut self) -> Result<()> {
+        if !self.warned && self.count(baton_count_COUNT_SLOTLESS)? > 0 {
+            self.warned = true;
+            log::warn!(
+                "there are more than {baton_limits_MAX_VMS} VMs: vCPUs of the others are scheduled as any task of \
+                 the host"
+            );
+        }
+        Ok(())
     }
 
     fn run(&mut self, shutdown: &AtomicBool) -> Result<UserExitInfo> {
@@ -294,6 +313,7 @@ impl<'a> Scheduler<'a> {
                 polling.govern(&self.vms()?)?;
                 self.polling = Some(polling);
             }
+            self.warn_of_slotless_vms()?;
             if !self.told_of_quotas {
                 self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
             }

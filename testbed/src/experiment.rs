@@ -96,7 +96,7 @@ const BUILTIN: [(&str, &str, &[&str]); 7] = [
 const BENCH: &str = "bench-";
 
 /// The testbed's own workloads, by name.
-pub fn builtin_workloads() -> Vec<&'static str> {
+fn builtin_workloads() -> Vec<&'static str> {
     BUILTIN.map(|(name, ..)| name).to_vec()
 }
 

@@ -48,7 +48,6 @@ struct shim {
 	s32 (*select_cpu_and)(void *sim, struct task_struct *p, s32 prev, u64 flags,
 			      const struct cpumask *allowed, u64 idle_flags);
 	s32 (*pick_idle)(void *sim, const struct cpumask *allowed, u64 flags);
-	const struct cpumask *(*idle_cores)(void *sim);
 	s32 (*pick_any)(void *sim, const struct cpumask *allowed, u64 flags);
 	bool (*test_and_clear_idle)(void *sim, s32 cpu);
 	struct task_struct *(*from_pid)(void *sim, s32 pid);

@@ -196,7 +196,6 @@ pub struct Shim {
     pub select_cpu_dfl: unsafe extern "C" fn(Sim, P, i32, u64, *mut bool) -> i32,
     pub select_cpu_and: unsafe extern "C" fn(Sim, P, i32, u64, *const CpuMask, u64) -> i32,
     pub pick_idle: unsafe extern "C" fn(Sim, *const CpuMask, u64) -> i32,
-    pub idle_cores: unsafe extern "C" fn(Sim) -> *const CpuMask,
     pub pick_any: unsafe extern "C" fn(Sim, *const CpuMask, u64) -> i32,
     pub test_and_clear_idle: unsafe extern "C" fn(Sim, i32) -> bool,
     pub from_pid: unsafe extern "C" fn(Sim, i32) -> P,

@@ -50,7 +50,6 @@ pub fn shim(state: &mut Inner, nr_cpu_ids: u32, online: CpuMask) -> Shim {
         select_cpu_dfl,
         select_cpu_and,
         pick_idle,
-        idle_cores,
         pick_any,
         test_and_clear_idle,
         from_pid,
@@ -820,17 +819,6 @@ unsafe extern "C" fn pick_idle(sim: *mut c_void, allowed: *const CpuMask, flags:
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
     state.pick(allowed, flags).map_or(-16, |cpu| cpu as i32)
-}
-
-/// `scx_bpf_get_idle_smtmask()`: the pCPUs of cores that are idle, as they are now.
-unsafe extern "C" fn idle_cores(sim: *mut c_void) -> *const CpuMask {
-    // SAFETY: as above.
-    let state = unsafe { Inner::of(sim) };
-    let m = state.m();
-    let mut cores = CpuSet::empty(m.cpus.len());
-    state.idle.iter().filter(|cpu| state.idle_core(m, *cpu)).for_each(|cpu| cores.insert(cpu));
-    *state.idle_cores = CpuMask::of(&cores);
-    &raw const *state.idle_cores
 }
 
 unsafe extern "C" fn pick_any(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {

@@ -116,8 +116,6 @@ struct Inner {
     global: Dsq,
     /// `scx_idle_cpumask`: those whose idleness nobody has claimed.
     idle: CpuSet,
-    /// What the scheduler was told of whole cores that are idle.
-    idle_cores: Box<CpuMask>,
     /// Those that were told to be idle last.
     was_idle: CpuSet,
     seq: u64,
@@ -234,7 +232,6 @@ impl Scx {
             local: vec![Vec::new(); cpus],
             global: Dsq::default(),
             idle: m.online.clone(),
-            idle_cores: Box::new(CpuMask::of(&CpuSet::empty(cpus))),
             was_idle: m.online.clone(),
             seq: 1 << 32,
             dispatched: 0,

@@ -60,8 +60,6 @@ static inline void shim_exit(s64 code, bool error, const char *format, ...)
 #define scx_bpf_select_cpu_and(p, prev, flags, allowed, idle_flags)                                \
 	shim->select_cpu_and(shim->sim, p, prev, flags, allowed, idle_flags)
 #define scx_bpf_pick_idle_cpu(allowed, flags) shim->pick_idle(shim->sim, allowed, flags)
-#define scx_bpf_get_idle_smtmask() shim->idle_cores(shim->sim)
-#define scx_bpf_put_idle_cpumask(mask) ((void)(mask))
 #define scx_bpf_pick_any_cpu(allowed, flags) shim->pick_any(shim->sim, allowed, flags)
 #define scx_bpf_test_and_clear_cpu_idle(cpu) shim->test_and_clear_idle(shim->sim, cpu)
 #define scx_bpf_cpu_curr(cpu) shim->curr(shim->sim, cpu)
@@ -107,16 +105,6 @@ static inline void shim_set_vtime(struct shim_iter *it, u64 vtime)
 static inline bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask)
 {
 	return cpu < SHIM_CPU_WORDS * 64 && mask->bits[cpu / 64] >> cpu % 64 & 1;
-}
-
-static inline bool bpf_cpumask_intersects(const struct cpumask *a, const struct cpumask *b)
-{
-	u32 word;
-
-	for (word = 0; word < SHIM_CPU_WORDS; word++)
-		if (a->bits[word] & b->bits[word])
-			return true;
-	return false;
 }
 
 static inline u32 bpf_cpumask_weight(const struct cpumask *mask)

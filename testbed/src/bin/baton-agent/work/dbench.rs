@@ -26,7 +26,8 @@ pub fn run(time: Duration) -> Result<Measured> {
         bail!("dbench failed ({}): {}", output.status, last_line(&output.stdout));
     }
     let rate = throughput(&said).context("dbench does not tell its throughput")?;
-    Ok(Measured::new((rate * seconds as f64) as u64, seconds as f64, "MB/s"))
+    let seconds = seconds as f64;
+    Ok(Measured { rate, unit: "MB/s".into(), ops: (rate * seconds) as u64, seconds })
 }
 
 /// Of the line `Throughput 1349.75 MB/sec  2 clients  2 procs  max_latency=14.300 ms`.
