@@ -417,8 +417,8 @@ fn affinity_is_honoured() {
     assert!(found.number("bound") > 0.0, "{}", found.out);
 }
 
-/// Four loops on two cores of two hyper-threads; the two on one core end, and those that stay share the other one
-/// no longer.
+/// Four loops on two cores of two hyper-threads; the two on one core end, and those that stay share
+/// the other one no longer.
 #[test]
 fn who_shares_a_core_leaves_for_one_that_is_idle() {
     let found = on_host(

@@ -124,7 +124,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
                     let back = at + 1 + dice.below(100);
                     format!("offline = {cpu}\n\n[[fault]]\nat-ms = {back}\nonline = {cpu}")
                 }
-                3 => format!("vm-ends = {}", dice.below(vms)),
+                3 => format!("vm-ends = {}\nexit-ms = {}", dice.below(vms), dice.below(40)),
                 4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
                 5 if dice.chance(50) => {
                     let quota = quota(&mut dice, 4);

@@ -268,6 +268,8 @@ pub trait Scheduler {
     fn quota_changes(&mut self, _m: &mut Machine, _vm: u32, _quota: Option<Quota>) {}
     /// Its clock jumps, by so many ns.
     fn clock_jumps(&mut self, _ns: i64) {}
+    /// It is in do_exit() from now on.
+    fn exits(&mut self, _task: u32) {}
     fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}
     /// A timer that it has started itself has run out.
     fn timer(&mut self, _m: &mut Machine, _timer: u64) {}

@@ -180,6 +180,8 @@ pub struct FaultSpec {
     pub offline: Option<u32>,
     pub online: Option<u32>,
     pub vm_ends: Option<u32>,
+    /// How long each of its threads takes to end, in the kernel.
+    pub exit_ms: Option<f64>,
     /// A VM, and what its cgroup weighs from then on, or what quota it has.
     pub vm: Option<u32>,
     pub weight: Option<u32>,
@@ -646,6 +648,9 @@ impl Scenario {
         let f = spec;
         let of_vm = f.weight.is_some() || f.cpu_max.is_some();
         ensure!(!of_vm || f.vm.is_some(), "fault: weight and cpu-max need a vm");
+        let exit_ms = f.exit_ms.unwrap_or(0.0);
+        ensure!((0.0..=1e4).contains(&exit_ms), "fault: exit-ms is from 0 to 10,000");
+        ensure!(f.exit_ms.is_none() || f.vm_ends.is_some(), "fault: exit-ms needs vm-ends");
         let fault = match (f.offline, f.online, f.vm_ends, f.vm, f.task, f.clock_jump_us) {
             (Some(at), None, None, None, None, None) => Fault::Offline(cpu(at)?),
             (None, Some(at), None, None, None, None) => Fault::Online(cpu(at)?),
@@ -654,7 +659,9 @@ impl Scenario {
                 ensure!((-day..=day).contains(&us), "fault: a clock jumps by a day at most");
                 Fault::ClockJumps(us * 1000)
             }
-            (None, None, Some(at), None, None, None) => Fault::VmEnds(vm(at)?),
+            (None, None, Some(at), None, None, None) => {
+                Fault::VmEnds(vm(at)?, (exit_ms * 1e6) as Ns)
+            }
             (None, None, None, Some(at), None, None) => match (f.weight, f.cpu_max) {
                 (Some(weight), None) => {
                     ensure!((1..=10_000).contains(&weight), "weight must be from 1 to 10,000");

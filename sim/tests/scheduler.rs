@@ -455,6 +455,29 @@ fn who_shares_a_core_leaves_for_one_that_is_idle() {
     }
 }
 
+/// The kernel puts one that exits back without asking the scheduler. Told to leave its core, or out of CPU time
+/// by cpu.max, it was left in the queue of a pCPU that went idle and did not look.
+#[test]
+fn who_exits_is_not_left_behind() {
+    let machine = without_noise("cascade-lake-96");
+    let head = format!(
+        "machine = \"{}\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 8.0\n",
+        machine.path().display()
+    );
+    let vms = "[[vm]]\ncount = 4\nvcpus = 2\nworkload = \"compute\"\n";
+    let ends = |vm: u32, ms: u32| {
+        format!("[[fault]]\nat-ms = {}\nvm-ends = {vm}\nexit-ms = {ms}\n", 100 + vm)
+    };
+    // Those that end soon leave cores idle, and one that takes long shares its own.
+    for long in 0..4 {
+        let faults: String =
+            (0..3).map(|n| ends((long + n) % 4, if n == 0 { 2000 } else { 0 })).collect();
+        run(&format!("{head}{vms}{faults}"));
+    }
+    let quota = "[[vm]]\nvcpus = 1\nworkload = \"compute\"\ncpu-max = { quota-us = 10000 }\n";
+    run(&format!("{head}{quota}{}", ends(0, 500)));
+}
+
 /// A VM whose cgroup weighs more from the middle on gets more from then on.
 #[test]
 fn weights_change_at_run_time() {

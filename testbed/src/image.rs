@@ -21,8 +21,9 @@ use crate::userland::Userland;
 /// and libraries of their own.
 const OPT: &str = "opt/deb";
 
-/// The first lines of what dbench plays back: whoever plays all 458,344 needs minutes. All files that they open are closed in
-/// them, so that they can be played again and again, and no client has more than 19 MB.
+/// The first lines of what dbench plays back: whoever plays all 458,344 needs minutes. All files
+/// that they open are closed in them, so that they can be played again and again, and no client has
+/// more than 19 MB.
 const DBENCH_LINES: usize = 3556;
 
 /// The programs of this project that every host has.

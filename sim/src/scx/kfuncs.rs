@@ -208,15 +208,7 @@ impl Inner {
         }
         m.tasks[task as usize].cpu = cpu;
         self.entry(task).p.cpu = cpu as i32;
-        self.waits_on(task, cpu);
-        self.leaves_custody(task);
-        self.entry(task).at = At::Local(cpu);
-        let queue = &mut self.local[cpu as usize];
-        if head {
-            queue.insert(0, task)
-        } else {
-            queue.push(task)
-        }
+        self.put_local(task, cpu, head);
         let running = m.cpus[cpu as usize].curr;
         if running == NONE {
             m.resched(cpu);
@@ -224,6 +216,15 @@ impl Inner {
             self.entry(running).p.scx.slice = 0;
             m.resched(cpu);
         }
+    }
+
+    /// Into the queue of a pCPU, which does not look there for that reason alone.
+    pub fn put_local(&mut self, task: u32, cpu: u32, head: bool) {
+        self.waits_on(task, cpu);
+        self.leaves_custody(task);
+        self.entry(task).at = At::Local(cpu);
+        let queue = &mut self.local[cpu as usize];
+        if head { queue.insert(0, task) } else { queue.push(task) }
     }
 
     fn queue(&self, dsq: u64) -> Option<&Dsq> {

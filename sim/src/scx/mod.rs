@@ -28,6 +28,7 @@ const ENQ_CPU_SELECTED: u64 = 1 << 10;
 const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const OPS_ENQ_LAST: u64 = 2;
+const OPS_ENQ_EXITING: u64 = 4;
 const TASK_QUEUED: u32 = 1;
 /// Of scx_baton/bpf/intf.h.
 const YIELD_IPI: u32 = 1;
@@ -35,6 +36,7 @@ const YIELD_SENT: u32 = 3;
 /// MAX_CPUS of scx_baton/bpf/intf.h.
 const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
+const PF_EXITING: u32 = 4;
 const PICK_IDLE_CORE: u64 = 1;
 const DEQ_SCHED_CHANGE: u64 = 1 << 33;
 
@@ -394,6 +396,14 @@ impl Scx {
     /// `do_enqueue_task()`.
     fn enqueue(&mut self, m: &mut Machine, task: u32, flags: u64, on: u32) {
         if self.state.entry(task).direct.is_none() {
+            // SAFETY: as in `call!`.
+            let enq_exiting = unsafe { (*self.ops).flags } & OPS_ENQ_EXITING != 0;
+            if self.state.entry(task).p.flags & PF_EXITING != 0 && !enq_exiting {
+                // On a pCPU that has nobody else and goes idle now, rq->curr is still this one.
+                self.state.entry(task).p.scx.slice = SLICE_DFL;
+                let own = m.task(task).cpu;
+                return self.state.put_local(task, own, false);
+            }
             self.state.entry(task).at = At::Scheduler;
             self.state.subject = task;
             let p = self.p(task);
@@ -857,6 +867,10 @@ impl Scheduler for Scx {
             unsafe { halted(vcpu) };
             self.leave(before);
         }
+    }
+
+    fn exits(&mut self, task: u32) {
+        self.state.entry(task).p.flags |= PF_EXITING;
     }
 
     fn vm_ends(&mut self, m: &mut Machine, vm: u32) {

@@ -2,7 +2,7 @@
 //! What happens to the host from outside.
 
 use super::{Fault, Sim, Then};
-use crate::machine::{CpuSet, NONE, State};
+use crate::machine::{CpuSet, NONE, Ns, State};
 
 impl Sim {
     pub(super) fn fault(&mut self, number: u32) {
@@ -42,7 +42,7 @@ impl Sim {
                     self.set_affinity(task, allowed);
                 }
             }
-            Fault::VmEnds(vm) => self.end_vm(vm),
+            Fault::VmEnds(vm, ns) => self.end_vm(vm, ns),
             Fault::Weight(vm, weight) => self.sched.weight_changes(&mut self.m, vm, weight),
             Fault::Quota(vm, quota) => self.sched.quota_changes(&mut self.m, vm, quota),
             Fault::ClockJumps(ns) => self.sched.clock_jumps(ns),
@@ -60,8 +60,8 @@ impl Sim {
         }
     }
 
-    /// Its threads are killed: each ends as soon as it runs.
-    fn end_vm(&mut self, vm: u32) {
+    /// Its threads are killed: each ends as soon as it has run for `ns`.
+    fn end_vm(&mut self, vm: u32, ns: Ns) {
         if std::mem::replace(&mut self.vms[vm as usize].ended, true) {
             return;
         }
@@ -72,9 +72,12 @@ impl Sim {
                 self.stop(vcpu);
             }
             let v = &mut self.vcpus[vcpu as usize];
-            (v.work, v.then, v.polling) = (self.costs.exit_ns, Then::Die, false);
+            (v.work, v.then, v.polling) = (self.costs.exit_ns + ns, Then::Die, false);
             match state {
-                State::Running => self.begin(vcpu),
+                State::Running => {
+                    self.sched.exits(vcpu);
+                    self.begin(vcpu);
+                }
                 State::Blocked => {
                     self.here = self.m.task(vcpu).cpu;
                     self.wake(vcpu);

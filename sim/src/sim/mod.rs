@@ -132,7 +132,8 @@ pub enum Fault {
     Offline(u32),
     Online(u32),
     Affinity(u32, CpuSet),
-    VmEnds(u32),
+    /// And how long each of its threads takes for that.
+    VmEnds(u32, Ns),
     /// The `cpu.weight` of a VM's cgroup.
     Weight(u32, u32),
     /// The `cpu.max` of a VM's cgroup.

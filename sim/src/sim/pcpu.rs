@@ -158,6 +158,9 @@ impl Sim {
             trace.runs(now, cpu, task);
         }
         self.sched.started(&mut self.m, cpu, task);
+        if self.is_vcpu(task) && self.vcpus[task as usize].then == Then::Die {
+            self.sched.exits(task);
+        }
         if self.is_vcpu(task) {
             let window = self.kvm.ple_window_ns;
             let v = &mut self.vcpus[task as usize];
