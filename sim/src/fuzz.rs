@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use toml::{Table, Value};
 
 use crate::outcome::{Outcome, simulate};
-use crate::scenario::Scenario;
+use crate::scenario::{FaultSpec, Scenario};
 
 /// What went wrong, and the smallest scenario that was found to do it.
 #[derive(Clone, Debug)]
@@ -181,8 +181,12 @@ fn quotas(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
         let s = |us: u64| us as f64 / 1e6;
         let may = s(quota.quota_us) / s(quota.period_us) * scenario.seconds;
         let ahead = s(2 * quota.quota_us + quota.burst_us) + TICK_S * f64::from(2 * vm.vcpus);
+        // The kernel does not let a scheduler keep one that exits from running.
+        let of_vm = |fault: &&FaultSpec| fault.vm_ends == Some(place as u32);
+        let exits = scenario.faults.iter().find(of_vm).and_then(|fault| fault.exit_ms);
+        let exits = exits.unwrap_or(0.0) / 1000.0 * f64::from(vm.vcpus);
         let used = got.used * scenario.seconds;
-        if used > may + ahead {
+        if used > may + ahead + exits {
             return Err(format!(
                 "VM {place} got {used:.3} s of CPU time; its cpu.max is {may:.3} s"
             ));
