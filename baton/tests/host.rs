@@ -425,7 +425,7 @@ fn who_shares_a_core_leaves_for_one_that_is_idle() {
         HostOptions { pcpus: 4, smt: true, ..host() },
         r#"
         [ "$(cat /sys/devices/system/cpu/smt/active)" = 1 ] || fail "no SMT"
-        baton
+        baton --stats 1
         busy; busy; busy; busy
         # Without starting a program: that would move them about.
         on() { read -r stat </proc/$1/stat; set -- ${stat##*) }; shift 36; cpu=$1; }
@@ -448,11 +448,14 @@ fn who_shares_a_core_leaves_for_one_that_is_idle() {
             [ $mask != 3 ] || apart=$((apart + 1))
         done
         echo "apart=$apart"
+        sleep 1.5
+        echo "left=$(sed -n 's/.*cores left \([0-9]*\) .*/\1/p' /run/baton.out | awk '{ n += $1 } END { print n + 0 }')"
         kill $stay
         "#,
     );
     // Threads of the kernel run elsewhere for moments.
     assert!(found.number("apart") > 15.0, "{}", found.out);
+    assert!(found.number("left") > 0.0, "{}", found.out);
 }
 
 /// KVM's modules are loaded after the scheduler, and unloaded while it runs.

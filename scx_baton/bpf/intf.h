@@ -185,6 +185,7 @@ enum baton_stat {
 	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
 	STAT_LENT, /* pCPUs that siblings lent to a vCPU that was sent an IPI */
 	STAT_POLLS_CUT, /* polling vCPUs preempted by a waking task */
+	STAT_CORES_LEFT, /* tasks that left a core that they shared for one that was idle */
 	STAT_BOOST_NS, /* CPU time of boosted vCPUs on donated slices */
 	BATON_NR_STATS,
 };

@@ -182,11 +182,15 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 		runs_no_more(t);
 		runs_for(p, t, c, !t->boosted);
 	}
+	if (throttled_until(t, now)) {
+		scx_bpf_task_set_slice(p, 0);
+		return;
+	}
 	if (smt_active && !t->leaves_for) {
 		claimed = claim_core(p, scx_bpf_task_cpu(p), now);
 		t->leaves_for = claimed < 0 ? 0 : claimed + 1;
 	}
-	if (t->leaves_for || throttled_until(t, now)) {
+	if (t->leaves_for) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}

@@ -148,7 +148,8 @@ static s32 claim_core(struct task_struct *p, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu), *beside = cpu_ctx(cpu_sibling[cpu & (MAX_CPUS - 1)]);
 
-	if (beside == c || beside->runs == RUNS_NOTHING ||
+	/* The kernel does not move one that exits. */
+	if (beside == c || beside->runs == RUNS_NOTHING || (p->flags & PF_EXITING) ||
 	    !core_is_shared(c->since, beside->since, now))
 		return -EBUSY;
 	return scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
@@ -401,6 +402,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | (t->leaves_for - 1), idle_slice(vm, now),
 				   enq_flags);
 		t->leaves_for = 0;
+		stat_add(STAT_CORES_LEFT, 1);
 		return;
 	}
 	stay(t);

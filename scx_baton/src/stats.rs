@@ -214,6 +214,8 @@ pub struct Metrics {
     pub lent: u64,
     #[stat(desc = "vCPUs that polled at HLT and were preempted by a waking task")]
     pub polls_cut: u64,
+    #[stat(desc = "Tasks that left a core that they shared for one that was idle")]
+    pub cores_left: u64,
     #[stat(
         desc = "CPU time that vCPUs got from directed yields and lending siblings, in microseconds"
     )]
@@ -247,6 +249,7 @@ impl Metrics {
             host_preempts: count(baton_stat_STAT_HOST_PREEMPTS),
             lent: count(baton_stat_STAT_LENT),
             polls_cut: count(baton_stat_STAT_POLLS_CUT),
+            cores_left: count(baton_stat_STAT_CORES_LEFT),
             boost_us: count(baton_stat_STAT_BOOST_NS) / 1000,
             by_vm,
         }
@@ -275,6 +278,7 @@ impl Metrics {
             host_preempts: self.host_preempts - before.host_preempts,
             lent: self.lent - before.lent,
             polls_cut: self.polls_cut - before.polls_cut,
+            cores_left: self.cores_left - before.cores_left,
             boost_us: self.boost_us - before.boost_us,
             by_vm: self
                 .by_vm
@@ -292,7 +296,7 @@ impl Metrics {
             out,
             "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
-             host preempts {} lent {} polls cut {} | boost {:.1} ms",
+             host preempts {} lent {} polls cut {} cores left {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
             self.vcpus,
@@ -314,6 +318,7 @@ impl Metrics {
             self.host_preempts,
             self.lent,
             self.polls_cut,
+            self.cores_left,
             self.boost_us as f64 / 1000.0
         )?;
         let mut vms: Vec<_> = self.by_vm.iter().collect();

@@ -496,7 +496,7 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 18] = [
+        const NAMES: [&str; 19] = [
             "yields",
             "obeyed",
             "missed foreign",
@@ -514,6 +514,7 @@ impl Scx {
             "host preempts",
             "lent",
             "polls cut",
+            "cores left",
             "boost ns",
         ];
         const TIMES: [&str; 12] = [
