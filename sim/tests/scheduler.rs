@@ -31,6 +31,14 @@ fn quiet() -> &'static str {
     head
 }
 
+/// Four such cores of two hyper-threads.
+fn quiet_cores(rest: &str) -> (tempfile::NamedTempFile, String) {
+    let file = without_noise("cascade-lake-96");
+    let machine = file.path().display();
+    let head = format!("machine = \"{machine}\"\npcpus = 8\nscheduler = \"scx_baton\"\n{rest}\n");
+    (file, head)
+}
+
 fn without_noise(machine: &str) -> tempfile::NamedTempFile {
     let (_, machine) = MACHINES.iter().find(|(name, _)| *name == machine).expect("known");
     let without: Vec<&str> = machine.lines().filter(|line| !line.starts_with("noise")).collect();
@@ -441,11 +449,7 @@ fn idle_cores_are_whole() {
 /// Two VMs that shared cores stayed there when the other two had ended, and whole cores were idle.
 #[test]
 fn who_shares_a_core_leaves_for_one_that_is_idle() {
-    let machine = without_noise("cascade-lake-96");
-    let head = format!(
-        "machine = \"{}\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 1.0\nwarmup = 0.3\n",
-        machine.path().display()
-    );
+    let (_machine, head) = quiet_cores("seconds = 1.0\nwarmup = 0.3");
     let vms = "[[vm]]\ncount = 4\nvcpus = 2\nworkload = \"compute\"\n";
     let end = |vm: u32| format!("[[fault]]\nat-ms = 100\nvm-ends = {vm}\n");
     let alone = run(&format!("{head}[[vm]]\nvcpus = 2\nworkload = \"compute\"")).rate();
@@ -459,11 +463,7 @@ fn who_shares_a_core_leaves_for_one_that_is_idle() {
 /// by cpu.max, it was left in the queue of a pCPU that went idle and did not look.
 #[test]
 fn who_exits_is_not_left_behind() {
-    let machine = without_noise("cascade-lake-96");
-    let head = format!(
-        "machine = \"{}\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 8.0\n",
-        machine.path().display()
-    );
+    let (_machine, head) = quiet_cores("seconds = 8.0");
     let vms = "[[vm]]\ncount = 4\nvcpus = 2\nworkload = \"compute\"\n";
     let ends = |vm: u32, ms: u32| {
         format!("[[fault]]\nat-ms = {}\nvm-ends = {vm}\nexit-ms = {ms}\n", 100 + vm)
