@@ -554,7 +554,10 @@ fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
         bail!("a host with {} CPUs: 1 to 255 are possible", options.pcpus);
     }
     if options.smt && !options.pcpus.is_multiple_of(2) {
-        bail!("{} CPUs are no whole cores of two hyper-threads: make it an even number", options.pcpus);
+        bail!(
+            "{} CPUs are no whole cores of two hyper-threads: make it an even number",
+            options.pcpus
+        );
     }
     require_memory(u64::from(options.mem_mib) + QEMU_MIB)?;
     let cache = Cache::open()?;
