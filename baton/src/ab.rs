@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use baton_output::{OutFile, note, open_all, say};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
 use baton_testbed::experiment::Experiment;
@@ -15,7 +16,6 @@ use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
 use clap::Args;
 
-use crate::files::{replace, writable};
 use crate::progress::Progress;
 use crate::results::Report;
 use crate::testbed::HostArgs;
@@ -61,9 +61,11 @@ pub fn main(args: Ab) -> i32 {
         Ok(experiment)
     };
     match read().with_context(|| format!("{}", args.file.display())) {
-        Ok(experiment) => measure(&experiment, args.host.options(), &args.outputs),
+        Ok(experiment) => {
+            measure(&experiment, Some(&args.file), args.host.options(), &args.outputs)
+        }
         Err(error) => {
-            eprintln!("baton: {error:#}");
+            note(&format!("baton: {error:#}"));
             1
         }
     }
@@ -71,19 +73,24 @@ pub fn main(args: Ab) -> i32 {
 
 /// Performs the experiment and shows its results, also those of one that did not get to its end.
 /// Returns the exit status.
-pub fn measure(experiment: &Experiment, options: HostOptions, outputs: &Outputs) -> i32 {
-    match try_measure(experiment, options, outputs) {
+pub fn measure(
+    experiment: &Experiment,
+    input: Option<&Path>,
+    options: HostOptions,
+    outputs: &Outputs,
+) -> i32 {
+    match try_measure(experiment, input, options, outputs) {
         Ok(()) => 0,
         Err(Stop::Interrupted) => {
-            eprintln!("baton: interrupted");
+            note("baton: interrupted");
             INTERRUPTED
         }
         Err(Stop::Fault(what)) => {
-            eprintln!("baton: {what}");
+            note(&format!("baton: {what}"));
             1
         }
         Err(Stop::Setup(error)) => {
-            eprintln!("baton: {error:#}");
+            note(&format!("baton: {error:#}"));
             1
         }
     }
@@ -91,14 +98,16 @@ pub fn measure(experiment: &Experiment, options: HostOptions, outputs: &Outputs)
 
 fn try_measure(
     experiment: &Experiment,
+    input: Option<&Path>,
     mut options: HostOptions,
     outputs: &Outputs,
 ) -> Result<(), Stop> {
     // All that can be known to be wrong is told before the host boots.
     experiment.check().map_err(Stop::Setup)?;
-    for file in outputs.json.iter().chain(&outputs.svg) {
-        writable(file).map_err(Stop::Setup)?;
-    }
+    let wanted = [("--json", outputs.json.as_deref()), ("--svg", outputs.svg.as_deref())];
+    let inputs: Vec<(&str, &Path)> =
+        input.map(|path| ("the experiment", path)).into_iter().collect();
+    let [json, svg] = open_all(wanted, &inputs).map_err(Stop::Setup)?;
     options.extra_bins.extend(programs(experiment, outputs.peers).map_err(Stop::Setup)?);
     options.pcpus = experiment.pcpus;
     let guests = experiment.workloads.iter().map(|w| experiment.guests(w).0).max().unwrap_or(0);
@@ -116,7 +125,10 @@ fn try_measure(
             Notice::Recorded(record) => {
                 records.push(record.clone());
                 let report = Report::new(experiment, &kernel, &records);
-                unwritten = write_json(&report, outputs);
+                unwritten = match &json {
+                    Some(file) => in_json(&report).and_then(|text| file.keep(&text)),
+                    None => Ok(()),
+                };
             }
             Notice::Event(_) | Notice::Retry(_) => {}
         }
@@ -124,21 +136,23 @@ fn try_measure(
     progress.finish();
     let report = Report::new(experiment, &kernel, &records);
     if !records.is_empty() {
-        print!("{}", table::render(&report));
-        write_svg(&report, outputs).and(unwritten).map_err(Stop::Setup)?;
+        let told = say(&table::render(&report));
+        save(&report, json.as_ref(), svg.as_ref()).and(unwritten).and(told).map_err(Stop::Setup)?;
     }
     ended
 }
 
-fn write_json(report: &Report, outputs: &Outputs) -> Result<()> {
-    let Some(file) = &outputs.json else { return Ok(()) };
-    replace(file, &(serde_json::to_string_pretty(report)? + "\n"))
+fn in_json(report: &Report) -> Result<String> {
+    Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
-fn write_svg(report: &Report, outputs: &Outputs) -> Result<()> {
-    let Some(file) = &outputs.svg else { return Ok(()) };
+fn save(report: &Report, json: Option<&OutFile>, svg: Option<&OutFile>) -> Result<()> {
+    if let Some(file) = json {
+        file.finish(&in_json(report)?)?;
+    }
+    let Some(file) = svg else { return Ok(()) };
     match chart::render(report) {
-        Some(svg) => replace(file, &svg),
+        Some(svg) => file.finish(&svg),
         None => bail!("there is no chart: no workload has a share of the ideal"),
     }
 }

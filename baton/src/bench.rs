@@ -11,12 +11,13 @@ use baton_bench::against;
 use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
+use baton_output::{OutFile, directory, note, open_all, say};
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use baton_testbed::scheduler::{self, StartError};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::files::{replace, writable};
+use crate::peers;
 
 /// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers, wake-ups,
 /// locks and barriers cost here, one VM alone or several at once.
@@ -96,7 +97,7 @@ pub fn main(bench: Bench) -> i32 {
         Ok(false) => 0,
         Ok(true) => 130,
         Err(error) => {
-            eprintln!("baton bench: {error:#}");
+            note(&format!("baton bench: {error:#}"));
             1
         }
     }
@@ -105,14 +106,14 @@ pub fn main(bench: Bench) -> i32 {
 fn list() -> i32 {
     let all = all();
     let width = all.iter().map(|test| test.name.len()).max().unwrap_or(0);
-    let mut out = io::stdout().lock();
-    for test in all {
-        // Nobody reads on: then nobody misses the rest.
-        if writeln!(out, "{:width$}  {}", test.name, test.what).is_err() {
-            break;
+    let lines = all.iter().map(|test| format!("{:width$}  {}\n", test.name, test.what));
+    match say(&lines.collect::<String>()) {
+        Ok(()) => 0,
+        Err(error) => {
+            note(&format!("baton bench: {error:#}"));
+            1
         }
     }
-    0
 }
 
 /// Whether the user has interrupted it.
@@ -144,17 +145,24 @@ fn measure(bench: &Bench) -> Result<bool> {
     for (place, name) in bench.schedulers.iter().enumerate() {
         ensure!(!bench.schedulers[..place].contains(name), "scheduler {name} is named twice");
     }
-    for file in bench.json.iter().chain(&bench.csv) {
-        writable(file)?;
-    }
     for (place, vcpus) in bench.vcpus.iter().enumerate() {
         ensure!(!bench.vcpus[..place].contains(vcpus), "--vcpus has {vcpus} twice");
     }
     let earlier = bench.against.as_deref().map(earlier).transpose()?;
+    let wanted = [("--json", bench.json.as_deref()), ("--csv", bench.csv.as_deref())];
+    let inputs: Vec<(&str, &Path)> =
+        bench.against.as_deref().map(|file| ("what --against reads", file)).into_iter().collect();
+    let [json, csv] = open_all(wanted, &inputs)?;
+    let files = Files { json, csv };
+    if let Some(path) = &bench.plot {
+        directory(path)?;
+    }
+    let commands = bench.schedulers.iter().map(|name| command(name)).collect::<Result<Vec<_>>>()?;
     let measurements = Measurements::new(tests, options)?;
     // Whoever is in charge, if the user names nobody.
     let named = !bench.schedulers.is_empty();
     let schedulers = if named { bench.schedulers.clone() } else { vec![String::new()] };
+    let commands = if named { commands } else { vec![Vec::new()] };
     let empty = measurements.report();
     let mut reports: Vec<(String, Report)> =
         schedulers.into_iter().map(|name| (name, empty.clone())).collect();
@@ -163,8 +171,9 @@ fn measure(bench: &Bench) -> Result<bool> {
         // Each comes first at times.
         let n = reports.len();
         for turn in 0..n {
-            let (name, report) = &mut reports[(turn + repetition as usize) % n];
-            under(name, report, |report| {
+            let place = (turn + repetition as usize) % n;
+            let (name, report) = &mut reports[place];
+            under(name, &commands[place], report, |report| {
                 measurements.repeat(report, repetition, |test| show(bench, repetition, name, test));
             });
             let interrupted = report.interrupted;
@@ -172,36 +181,38 @@ fn measure(bench: &Bench) -> Result<bool> {
             if !io::stderr().is_terminal() {
                 let of = if name.is_empty() { String::new() } else { format!(", {name}") };
                 let figures = report.of_repetition(repetition);
-                eprintln!("run {} of {}{of}: {figures}", repetition + 1, bench.repetitions);
+                let run = repetition + 1;
+                note(&format!("run {run} of {}{of}: {figures}", bench.repetitions));
             }
-            saved = save(bench, &reports);
+            saved = files.write(&reports, OutFile::keep);
             if interrupted {
                 break 'all;
             }
         }
     }
     show(bench, 0, "", "");
+    let mut text = String::new();
     for (name, report) in &reports {
-        if named {
-            println!("{name}\n");
-        }
-        print!("{}", report.table());
-        if named {
-            println!();
-        }
+        text += &match named {
+            true => format!("{name}\n\n{}\n", report.table()),
+            false => report.table(),
+        };
     }
     if reports.len() > 1 {
-        print!("{}", comparison(&reports));
+        text += &comparison(&reports);
     }
     if let Some(earlier) = &earlier {
-        print!("{}", against(&reports, earlier));
+        text += &against(&reports, earlier);
     }
+    let told = say(&text);
+    let saved = saved.and_then(|()| files.write(&reports, OutFile::finish));
     // Only now: what was measured is seen, whatever becomes of the files.
     saved?;
     if let Some(directory) = &bench.plot {
         let files = plot(&reports, directory)?;
-        eprintln!("{} pictures in {}", files.len(), directory.display());
+        note(&format!("{} pictures in {}", files.len(), directory.display()));
     }
+    told?;
     if reports.iter().any(|(_, report)| report.interrupted) {
         return Ok(true);
     }
@@ -213,7 +224,7 @@ fn measure(bench: &Bench) -> Result<bool> {
     }
     if bench.measured {
         let measured = reports[0].1.measured().ok_or_else(|| anyhow!("no throughput measured"))?;
-        println!("{}", serde_json::to_string(&measured)?);
+        say(&(serde_json::to_string(&measured)? + "\n"))?;
     }
     Ok(false)
 }
@@ -246,14 +257,26 @@ fn against(reports: &[(String, Report)], earlier: &Value) -> String {
     out
 }
 
+/// The command of a scheduler, with where its program is; empty for the kernel's own.
+///
+/// Errors: there is no such program; with the places where it was looked for.
+fn command(name: &str) -> Result<Vec<String>> {
+    let mut words: Vec<String> = name.split_whitespace().map(String::from).collect();
+    match words.first_mut() {
+        None => bail!("--schedulers has an empty name"),
+        Some(program) if program == KERNEL_SCHEDULER => return Ok(Vec::new()),
+        Some(program) => *program = peers::beside_or_in_path(program)?.display().to_string(),
+    }
+    Ok(words)
+}
+
 /// Measures while this scheduler is in charge. If it does not take over, or does not stay, the
 /// report says so.
-fn under(name: &str, report: &mut Report, measure: impl FnOnce(&mut Report)) {
-    if name.is_empty() || name == KERNEL_SCHEDULER {
+fn under(name: &str, command: &[String], report: &mut Report, measure: impl FnOnce(&mut Report)) {
+    if command.is_empty() {
         return measure(report);
     }
-    let command: Vec<String> = name.split_whitespace().map(String::from).collect();
-    match scheduler::start(&command) {
+    match scheduler::start(command) {
         Ok(mut running) => {
             measure(report);
             report.failures.extend(running.lost().map(|why| format!("{name} did not stay: {why}")));
@@ -269,29 +292,43 @@ fn under(name: &str, report: &mut Report, measure: impl FnOnce(&mut Report)) {
 
 /// On a terminal, one line; empty at the end.
 fn show(bench: &Bench, repetition: u32, scheduler: &str, test: &str) {
-    if io::stderr().is_terminal() {
+    let mut err = io::stderr();
+    if err.is_terminal() {
         let run = format!("run {} of {}", repetition + 1, bench.repetitions);
         let text =
             if test.is_empty() { String::new() } else { format!("{run}: {scheduler} {test}") };
-        eprint!("\r\x1b[K{text}");
+        let _ = write!(err, "\r\x1b[K{text}");
+        let _ = err.flush();
     }
 }
 
-fn save(bench: &Bench, reports: &[(String, Report)]) -> Result<()> {
-    if let Some(file) = &bench.json {
-        let json = match reports {
-            [(name, report)] if name.is_empty() => report.json(),
-            _ => reports.iter().map(|(name, report)| (name.clone(), report.json())).collect(),
-        };
-        replace(file, &format!("{json:#}\n"))?;
+struct Files {
+    json: Option<OutFile>,
+    csv: Option<OutFile>,
+}
+
+impl Files {
+    /// `write` is [`OutFile::keep`] or [`OutFile::finish`].
+    fn write(
+        &self,
+        reports: &[(String, Report)],
+        write: fn(&OutFile, &str) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(file) = &self.json {
+            let json = match reports {
+                [(name, report)] if name.is_empty() => report.json(),
+                _ => reports.iter().map(|(name, report)| (name.clone(), report.json())).collect(),
+            };
+            write(file, &format!("{json:#}\n"))?;
+        }
+        if let Some(file) = &self.csv {
+            let lines = |(name, report): &(String, Report)| {
+                let csv = report.csv();
+                csv.lines().skip(1).map(|line| format!("{name},{line}\n")).collect::<String>()
+            };
+            let head = "scheduler,name,series,unit,run,count,median,p99,p999,max\n";
+            write(file, &(head.to_string() + &reports.iter().map(lines).collect::<String>()))?;
+        }
+        Ok(())
     }
-    if let Some(file) = &bench.csv {
-        let lines = |(name, report): &(String, Report)| {
-            let csv = report.csv();
-            csv.lines().skip(1).map(|line| format!("{name},{line}\n")).collect::<String>()
-        };
-        let head = "scheduler,name,series,unit,run,count,median,p99,p999,max\n";
-        replace(file, &(head.to_string() + &reports.iter().map(lines).collect::<String>()))?;
-    }
-    Ok(())
 }

@@ -73,5 +73,5 @@ pub fn main(demo: Demo) -> i32 {
         schedulers: schedulers.into_iter().map(Scheduler::Name).collect(),
         workloads: workloads.iter().map(|name| Workload::builtin(name)).collect(),
     };
-    measure(&experiment, options, &demo.outputs)
+    measure(&experiment, None, options, &demo.outputs)
 }

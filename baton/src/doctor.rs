@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use baton_haltpoll::{STATE, restore_left};
+use baton_output::{note, say};
 use clap::Args;
 
 #[derive(Args, Debug)]
@@ -18,13 +19,10 @@ pub struct Doctor {
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
 
 pub fn main(doctor: &Doctor) -> i32 {
-    match run(doctor) {
-        Ok(words) => {
-            println!("{words}");
-            0
-        }
+    match run(doctor).and_then(|words| say(&format!("{words}\n"))) {
+        Ok(()) => 0,
         Err(error) => {
-            eprintln!("baton doctor: {error:#}");
+            note(&format!("baton doctor: {error:#}"));
             1
         }
     }

@@ -6,7 +6,6 @@ mod bench;
 mod chart;
 mod demo;
 mod doctor;
-mod files;
 mod peers;
 mod progress;
 mod results;
@@ -14,8 +13,10 @@ mod sim;
 mod table;
 mod testbed;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use baton_output::note;
 use clap::{Parser, Subcommand};
 
 /// Tools around scx_baton, the scheduler for KVM hosts with more vCPUs than CPUs.
@@ -43,7 +44,11 @@ enum Tool {
 }
 
 fn main() -> ExitCode {
-    let status = match Cli::parse().tool {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => return ExitCode::from(tell(&told)),
+    };
+    let status = match cli.tool {
         Tool::Demo(demo) => demo::main(*demo),
         Tool::Bench(bench) => bench::main(*bench),
         Tool::Sim(what) => sim::main(what),
@@ -51,4 +56,15 @@ fn main() -> ExitCode {
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)
+}
+
+/// Prints what clap has to say, --help and --version included; returns the exit status.
+fn tell(told: &clap::Error) -> u8 {
+    match told.print() {
+        Err(error) if !told.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            note(&format!("baton: cannot write standard output: {error}"));
+            1
+        }
+        _ => told.exit_code() as u8,
+    }
 }

@@ -7,33 +7,63 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use baton_output::note;
+use baton_testbed::plan::KERNEL_SCHEDULER;
 
 /// Those that `--peers` compares with: general schedulers that people run on hosts.
 pub const PEERS: [&str; 2] = ["scx_bpfland", "scx_flash"];
 
-/// Finds a scheduler's program: as a path if it is one, in PATH, beside this program, in the bin of
-/// the directory `peers`.
-pub fn find(program: &str, peers: &Path) -> Result<PathBuf> {
-    if program.contains('/') {
-        let path = PathBuf::from(program);
-        if !path.is_file() {
-            bail!("scheduler {program} does not exist");
-        }
-        return Ok(path);
-    }
+/// Where programs are looked for: beside this one, so that the scheduler is of the same build, then
+/// in PATH.
+fn places() -> Vec<PathBuf> {
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
     let path = env::var_os("PATH").unwrap_or_default();
-    let mut places = env::split_paths(&path).chain(beside).chain([peers.join("bin")]);
-    places.find_map(|dir| Some(dir.join(program)).filter(|file| file.is_file())).with_context(
-        || {
-            format!(
-                "scheduler {program} is not on this machine; --peers installs the public ones, or: \
+    beside.into_iter().chain(env::split_paths(&path)).collect()
+}
+
+fn found(program: &str, mut places: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    places.find_map(|dir| Some(dir.join(program)).filter(|file| file.is_file()))
+}
+
+fn path(program: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(program);
+    if !path.is_file() {
+        bail!("scheduler {program} does not exist");
+    }
+    Ok(path)
+}
+
+/// Finds a scheduler's program on this host: as a path if it is one, beside this program, in PATH.
+///
+/// Errors: it is not there; with where it was looked for.
+pub fn beside_or_in_path(program: &str) -> Result<PathBuf> {
+    if program.contains('/') {
+        return path(program);
+    }
+    let places = places();
+    let looked: Vec<String> = places.iter().map(|dir| dir.display().to_string()).collect();
+    found(program, places.into_iter()).with_context(|| {
+        format!(
+            "there is no scheduler {program}: it is neither {KERNEL_SCHEDULER}, the kernel's own, nor a \
+             program in {}",
+            looked.join(", ")
+        )
+    })
+}
+
+/// As [`beside_or_in_path`], and in the bin of the directory `peers`.
+pub fn find(program: &str, peers: &Path) -> Result<PathBuf> {
+    if program.contains('/') {
+        return path(program);
+    }
+    found(program, places().into_iter().chain([peers.join("bin")])).with_context(|| {
+        format!(
+            "scheduler {program} is not on this machine; --peers installs the public ones, or: \
              cargo install --locked {program} --root {} (with BPF_CLANG=clang-19 or so if there \
              is no plain clang)",
-                peers.display()
-            )
-        },
-    )
+            peers.display()
+        )
+    })
 }
 
 /// Builds and installs those of the schedulers that are missing, into the directory `peers`.
@@ -43,7 +73,7 @@ pub fn install(programs: &[&str], peers: &Path) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    eprintln!("building {} (once; a few minutes each)", missing.join(" and "));
+    note(&format!("building {} (once; a few minutes each)", missing.join(" and ")));
     let build = peers.join("build");
     let mut cargo = Command::new("cargo");
     cargo.args(["install", "--locked", "--root"]).arg(peers).args(&missing);

@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use baton_output::{note, say};
 use baton_testbed::cache::Cache;
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Source, Stream};
 use baton_testbed::interrupt;
@@ -126,7 +127,7 @@ pub fn main(what: Testbed) -> i32 {
         Testbed::Kernels => kernels().map_err(HostError::from),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("baton: {error}");
+        note(&format!("baton: {error}"));
         match error {
             HostError::Deadline { .. } => LATE,
             HostError::Interrupted => INTERRUPTED,
@@ -138,17 +139,23 @@ pub fn main(what: Testbed) -> i32 {
 fn run(run: Run) -> Result<i32, HostError> {
     let command = Exec::new(run.command, Duration::from_secs(run.timeout));
     let mut host = Host::boot(&run.host.options())?;
+    let mut lost = None;
     let status = host.attach(&command, &mut |stream, bytes| {
         let written = match stream {
             Stream::Out => write(io::stdout(), bytes),
-            Stream::Err => write(io::stderr(), bytes),
+            Stream::Err => return drop(write(io::stderr(), bytes)),
         };
-        // The host goes with us: the kernel sees to that.
-        if written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
-            std::process::exit(UNREAD);
+        match written {
+            // The host goes with us: the kernel sees to that.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(UNREAD),
+            Err(error) => drop(lost.get_or_insert(error)),
+            Ok(()) => {}
         }
     })?;
-    Ok(status)
+    match lost {
+        Some(error) => Err(HostError::from(anyhow!("cannot write standard output: {error}"))),
+        None => Ok(status),
+    }
 }
 
 fn write(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -158,8 +165,8 @@ fn write(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
 
 fn kernels() -> Result<i32> {
     interrupt::install();
-    for (series, version) in kernel::series_on_offer(&Cache::open()?)? {
-        println!("{series}  Debian {version}");
-    }
+    let offers = kernel::series_on_offer(&Cache::open()?)?;
+    let lines = offers.iter().map(|(series, version)| format!("{series}  Debian {version}\n"));
+    say(&lines.collect::<String>())?;
     Ok(0)
 }

@@ -3,10 +3,10 @@
 //! a time or a number as curves.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use baton_output::OutFile;
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
@@ -19,12 +19,11 @@ use crate::report::Report;
 ///
 /// Errors: the directory or a file cannot be written.
 pub fn plot(reports: &[(String, Report)], directory: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    baton_output::directory(directory)?;
     let mut files = Vec::new();
     let mut save = |name: &str, svg: Result<String>| -> Result<()> {
         let file = directory.join(format!("{name}.svg"));
-        fs::write(&file, svg?).with_context(|| format!("cannot write {}", file.display()))?;
+        OutFile::open(&file)?.finish(&svg?)?;
         files.push(file);
         Ok(())
     };

@@ -8,8 +8,9 @@ use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use toml::{Table, Value};
 
-use crate::outcome::{Outcome, simulate};
-use crate::scenario::{FaultSpec, Scenario};
+use crate::outcome::Outcome;
+use crate::scenario::{FaultSpec, Scenario, Text};
+use crate::sweep;
 
 /// What went wrong, and the smallest scenario that was found to do it.
 #[derive(Clone, Debug)]
@@ -155,10 +156,20 @@ fn quota(dice: &mut Dice, vcpus: u64) -> String {
     format!("{{ quota-us = {quota}, period-us = {period}, burst-us = {burst} }}")
 }
 
+/// How a scenario's text becomes an outcome: in this process, or in another one.
+pub type Simulate<'a> = &'a (dyn Fn(&str) -> Result<Outcome, String> + Sync);
+
+/// In this process.
+///
+/// Errors: why there is no outcome.
+pub fn in_process(text: &str) -> Result<Outcome, String> {
+    sweep::here(&Text { text: text.into(), ..Text::default() }, &[], &[])
+}
+
 /// Runs one; `Ok` is how many events there were.
-fn run(text: &str) -> Result<u64, String> {
+fn run(text: &str, simulate: Simulate) -> Result<u64, String> {
     let scenario = Scenario::parse(text, &[]).map_err(|error| format!("{error:#}"))?;
-    let (outcome, _) = match simulate(&scenario).map_err(|error| format!("{error:#}")) {
+    let outcome = match simulate(text) {
         // Right, for a scheduler that does not know hotplug.
         Err(why) if why.contains("CPU hotplug ends a scheduler") => return Ok(0),
         result => result?,
@@ -231,10 +242,10 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
 /// Simulates the scenario of a seed.
 ///
 /// Errors: an invariant was broken.
-pub fn fuzz(seed: u64, scheduler: &str) -> Result<u64, Failure> {
+pub fn fuzz(seed: u64, scheduler: &str, simulate: Simulate) -> Result<u64, Failure> {
     let text = generate(seed, scheduler);
-    run(&text).map_err(|why| {
-        let (scenario, why) = minimize(&text, &why);
+    run(&text, simulate).map_err(|why| {
+        let (scenario, why) = minimize(&text, &why, simulate);
         Failure { seed, why, scenario }
     })
 }
@@ -246,12 +257,12 @@ fn kind(why: &str) -> String {
 }
 
 /// Leaves out VMs, threads and faults, and shortens it, as long as it fails alike.
-fn minimize(text: &str, why: &str) -> (String, String) {
+fn minimize(text: &str, why: &str, simulate: Simulate) -> (String, String) {
     let Ok(mut best) = toml::from_str::<Table>(text) else { return (text.into(), why.into()) };
     let (kind_, mut why) = (kind(why), why.to_string());
     let fails = |table: &Table| -> Option<String> {
         let text = toml::to_string(table).ok()?;
-        run(&text).err().filter(|other| kind(other) == kind_)
+        run(&text, simulate).err().filter(|other| kind(other) == kind_)
     };
     let mut smaller = true;
     while smaller {
@@ -302,7 +313,8 @@ mod tests {
     #[test]
     fn a_lost_task_is_found_and_made_small() {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loses.bpf.c");
-        let failure = (0..20).find_map(|seed| fuzz(seed, source).err()).expect("it loses tasks");
+        let failure =
+            (0..20).find_map(|seed| fuzz(seed, source, &in_process).err()).expect("loses");
         assert!(
             failure.why.contains("waited") || failure.why.contains("no queue"),
             "{}",

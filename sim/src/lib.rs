@@ -2,14 +2,17 @@
 //! A deterministic simulator of KVM hosts. It runs the BPF source of sched_ext schedulers, compiled
 //! natively: what is simulated is what ships.
 
+pub mod build;
 pub mod explain;
 pub mod fair;
 pub mod fuzz;
 pub mod guest;
+pub mod keys;
 pub mod kvm;
 mod lookups;
 pub mod machine;
 pub mod outcome;
+pub mod program;
 pub mod queue;
 pub mod reproduce;
 pub mod scenario;
@@ -19,3 +22,5 @@ pub mod slots;
 pub mod sweep;
 pub mod trace;
 pub mod workload;
+
+pub use scx::current_callback;

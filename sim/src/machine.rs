@@ -232,6 +232,13 @@ impl Machine {
     }
 }
 
+/// Which keys of cgroups a scheduler heeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heeds {
+    pub weights: bool,
+    pub quotas: bool,
+}
+
 /// A host's scheduler. A pCPU that must choose calls `pick`; who becomes runnable is brought by
 /// `wake`. Both may make other pCPUs choose anew ([`Machine::resched`]).
 pub trait Scheduler {
@@ -284,6 +291,10 @@ pub trait Scheduler {
     /// What it did wrong, if it did.
     fn failure(&self) -> Option<String> {
         None
+    }
+    /// What it heeds of `cpu.weight` and `cpu.max`, as far as that can be known.
+    fn heeds(&self) -> Heeds {
+        Heeds::default()
     }
     /// Counters of its own, by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -2,10 +2,12 @@
 //! What a simulation found out.
 
 use std::fs;
-use std::path::Path;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use baton_testbed::columns::aligned;
 use baton_testbed::stats::jain;
 use serde::{Deserialize, Serialize};
@@ -65,52 +67,68 @@ pub struct Outcome {
     /// Rounds a second of each thread of the host.
     pub threads: Vec<f64>,
     pub scheduler_counters: Vec<(String, u64)>,
+    /// Keys of the scenario (`vm.0.weight`) that the scheduler knows nothing of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
 }
 
 /// What it took; never the same twice.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
     pub wall_s: f64,
     pub events_per_s: f64,
     pub peak_rss_mib: f64,
 }
 
-/// Simulates a scenario.
-///
-/// Errors: it cannot be built, the scheduler breaks a rule, or an invariant does not hold.
-pub fn simulate(scenario: &Scenario) -> Result<(Outcome, Speed)> {
-    run(scenario, scenario.build()?)
+/// What else a simulation is to do.
+#[derive(Default)]
+pub struct Watch {
+    /// A trace of everything, for the Perfetto UI.
+    pub trace: Option<Box<dyn Write>>,
+    /// Counts events.
+    pub beat: Option<Arc<AtomicU64>>,
 }
 
-/// The same, and writes a trace of it (for the Perfetto UI); whether that had to leave something out.
+/// Simulates a scenario.
 ///
-/// Errors: as [`simulate`], or the file cannot be written.
-pub fn simulate_traced(scenario: &Scenario, file: &Path) -> Result<(Outcome, Speed, bool)> {
+/// Errors: it cannot be built, the scheduler breaks a rule, an invariant does not hold, or it was
+/// interrupted.
+pub fn simulate(scenario: &Scenario) -> Result<(Outcome, Speed)> {
+    simulate_watched(scenario, Watch::default()).map(|(outcome, speed, _)| (outcome, speed))
+}
+
+/// The same, watched; and whether the trace had to leave something out.
+///
+/// Errors: as [`simulate`], or the trace cannot be written. Of a simulation that failed the trace is
+/// whole up to there.
+pub fn simulate_watched(scenario: &Scenario, watch: Watch) -> Result<(Outcome, Speed, bool)> {
     let mut sim = scenario.build()?;
+    sim.beat = watch.beat;
     let vm_of = |vm: usize, task: u32| format!("VM {vm} vCPU {}", task - sim.vms[vm].first);
     let name = |task: u32| match sim.m.task(task).vm {
         NONE => format!("host thread {task}"),
         vm => vm_of(vm as usize, task),
     };
-    let names = (0..sim.m.tasks.len() as u32).map(name).collect();
-    sim.trace = Some(Trace::new(file, sim.m.cpus.len(), names)?);
+    if let Some(out) = watch.trace {
+        let names = (0..sim.m.tasks.len() as u32).map(name).collect();
+        sim.trace = Some(Trace::new(out, sim.m.cpus.len(), names));
+    }
     let start = Instant::now();
     let result = sim.run();
     // Also of a simulation that failed: that is when one wants to see it.
     let cut = sim.trace.take().map_or(Ok(false), Trace::end)?;
     result?;
-    let (outcome, speed) = (outcome(scenario, &sim), start.elapsed().as_secs_f64());
-    let speed = self::speed(&outcome, speed);
-    Ok((outcome, speed, cut))
-}
-
-fn run(scenario: &Scenario, mut sim: Sim) -> Result<(Outcome, Speed)> {
-    let start = Instant::now();
-    sim.run()?;
+    // Throttled tasks wait while pCPUs are idle, rightly.
+    let quotas = !scenario.weights_and_quotas().1.is_empty();
+    let forgotten = if quotas { 0 } else { sim.forgotten() };
+    ensure!(
+        forgotten == 0,
+        "the scheduler has lost all its tasks: at the end {forgotten} are runnable and every pCPU is idle"
+    );
     let wall_s = start.elapsed().as_secs_f64();
     let outcome = outcome(scenario, &sim);
     let speed = speed(&outcome, wall_s);
-    Ok((outcome, speed))
+    Ok((outcome, speed, cut))
 }
 
 fn speed(outcome: &Outcome, wall_s: f64) -> Speed {
@@ -176,6 +194,11 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
             .into_iter()
             .map(|(name, count)| (name.to_string(), count))
             .collect(),
+        ignored: {
+            let (heeds, (weights, quotas)) = (sim.heeds(), scenario.weights_and_quotas());
+            let of = |heeded: bool, keys| if heeded { Vec::new() } else { keys };
+            [of(heeds.weights, weights), of(heeds.quotas, quotas)].concat()
+        },
     }
 }
 

@@ -3,12 +3,14 @@
 //!
 //! One description of each machine serves all of its rows, and no parameter is set for one result.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
+use baton_testbed::interrupt::{self, Interrupted};
 use serde::Serialize;
 
 use crate::lookups;
 use crate::outcome::Outcome;
-use crate::sweep::{Point, points, sweep};
+use crate::scenario::Text;
+use crate::sweep::{Point, each, here, points};
 
 /// One claim.
 #[derive(Clone, Debug, Serialize)]
@@ -126,7 +128,11 @@ impl Runs {
         let seeds = (1..=self.seeds).map(|seed| seed.to_string()).collect();
         let all = points(&[("seed".into(), seeds)]);
         let mut sum = 0.0;
-        for result in sweep(&self.text, &base, &all, self.jobs, |_| {}) {
+        let text = Text { text: self.text.clone(), ..Text::default() };
+        let run = |place: usize| here(&text, &base, &all[place]);
+        let stop = || interrupt::check().is_err();
+        for result in each(all.len(), self.jobs, stop, run) {
+            let Some(result) = result else { bail!(Interrupted) };
             sum += figure(&result.map_err(|why| anyhow!(why))?);
         }
         Ok(sum / f64::from(self.seeds))

@@ -3,20 +3,20 @@
 //! scheduler and KVM there are.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use toml::{Table, Value};
+use toml::Table;
 
-use crate::fair::{Fair, Kind};
-use crate::guest::{Features, GuestTask, Op, TaskState, Vm};
+use crate::build;
+use crate::guest::{Features, Op};
+use crate::keys::{Change, Source, did_you_mean, ensure_key, inside, typed, wrong};
 use crate::kvm::{HaltPoll, Kvm};
-use crate::machine::{Costs, Cpu, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
-use crate::scx::{self, Group, Scx};
-use crate::sim::{Fault, HostThread, Setup, Sim};
-use crate::slots::Slots;
+use crate::machine::{Costs, CpuSet, Ns, Quota};
+use crate::program;
+use crate::sim::Fault;
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
@@ -70,10 +70,16 @@ pub struct Scenario {
     pub about: String,
     /// A name of [`MACHINES`], or a file.
     pub machine: String,
+    /// That file, if it is one.
+    #[serde(skip)]
+    pub machine_file: PathBuf,
     /// Fewer pCPUs than the machine has: the first ones.
     pub pcpus: Option<u32>,
     #[serde(default = "eevdf")]
     pub scheduler: String,
+    /// That file, if it is one.
+    #[serde(skip)]
+    pub scheduler_file: PathBuf,
     /// Of scx_baton: as its option --yield-policy.
     pub yield_policy: Option<Vec<String>>,
     #[serde(default = "two")]
@@ -222,165 +228,78 @@ fn starvation() -> f64 {
     30.0
 }
 
-/// A scenario's text with some keys set anew.
-///
-/// Errors: no TOML, a path that leads nowhere.
-pub fn table(text: &str, changes: &[(String, String)]) -> Result<Table> {
-    let mut table: Table = toml::from_str(text).map_err(|error| anyhow!("{}", one_line(&error)))?;
-    for (path, value) in changes {
-        set(&mut table, path, value)?;
-    }
-    Ok(table)
+/// The text of a scenario, and where it is from.
+#[derive(Clone, Debug, Default)]
+pub struct Text {
+    pub text: String,
+    /// Where the files that it names are looked for.
+    pub dir: PathBuf,
 }
 
-fn one_line(error: &toml::de::Error) -> String {
-    let words = error.message();
-    let wrong = words.split('`').nth(1);
-    let known = words.split('`').skip(3).step_by(2);
-    match wrong.filter(|_| words.starts_with("unknown field")) {
-        Some(wrong) => {
-            let near = known
-                .max_by_key(|known| (strsim::normalized_levenshtein(wrong, known) * 1000.0) as u64);
-            let near = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
-            format!("there is no key \"{wrong}\" here{near}")
-        }
-        None => words.replace('\n', " "),
-    }
-}
-
-/// `kvm.on-spin=kernel`, `vm.0.vcpus=8`, `vm.vcpus=8` (all VMs).
-fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
-    let parsed: Value = toml::from_str::<Table>(&format!("v = {value}"))
-        .ok()
-        .and_then(|mut table| table.remove("v"))
-        .unwrap_or_else(|| Value::String(value.into()));
-    let keys: Vec<&str> = path.split('.').collect();
-    ensure!(!path.is_empty() && keys.iter().all(|key| !key.is_empty()), "\"{path}\" is no key");
-    let mut whole = Value::Table(std::mem::take(table));
-    put(&mut whole, &keys, &parsed).with_context(|| format!("cannot set {path}"))?;
-    if let Value::Table(changed) = whole {
-        *table = changed;
-    }
-    Ok(())
-}
-
-fn put(at: &mut Value, keys: &[&str], value: &Value) -> Result<()> {
-    let Some((key, rest)) = keys.split_first() else {
-        *at = value.clone();
-        return Ok(());
-    };
-    match at {
-        Value::Table(table) => {
-            let inner = table.entry(key.to_string()).or_insert_with(|| {
-                if rest.is_empty() { value.clone() } else { Value::Table(Table::new()) }
-            });
-            put(inner, rest, value)
-        }
-        Value::Array(list) => match key.parse::<usize>() {
-            Ok(place) => {
-                let n = list.len();
-                let inner = list.get_mut(place).with_context(|| format!("there are {n} only"))?;
-                put(inner, rest, value)
-            }
-            Err(_) => list.iter_mut().try_for_each(|inner| put(inner, keys, value)),
-        },
-        _ => bail!("\"{key}\" is inside of something that has no keys"),
-    }
-}
-
-/// `100us`, `1.5ms`, `2s`, `300ns`.
-fn time(text: &str) -> Result<Ns> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => bail!("\"{text}\" is no time; write 300ns, 100us, 1.5ms or 2s"),
-    };
-    let value: f64 = digits.parse().map_err(|_| anyhow!("\"{text}\" is no time"))?;
-    ensure!((0.0..=1e6).contains(&value), "\"{text}\" is no time from 0 to 1,000,000");
-    Ok((value * unit) as Ns)
-}
-
-/// One step of a program.
-fn op(text: &str) -> Result<Op> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let spread = |word: Option<&&str>| -> Result<f64> {
-        let Some(word) = word else { return Ok(0.0) };
-        let percent = word.strip_prefix('±').and_then(|word| word.strip_suffix('%'));
-        let value: f64 = percent
-            .and_then(|percent| percent.parse().ok())
-            .with_context(|| format!("\"{word}\" is no spread; write ±20%"))?;
-        ensure!((0.0..=100.0).contains(&value), "a spread is from 0 to 100 %");
-        Ok(value / 100.0)
-    };
-    let number = |word: &str| -> Result<u32> {
-        let value: u32 = word.parse().map_err(|_| anyhow!("\"{word}\" is no number"))?;
-        ensure!(value < 10_000, "numbers go to 9,999");
-        Ok(value)
-    };
-    Ok(match words[..] {
-        ["compute", mean, ref rest @ ..] => {
-            let kernel = rest.contains(&"kernel");
-            let spread = spread(rest.iter().find(|word| **word != "kernel"))?;
-            Op::Compute { mean: time(mean)?, spread, kernel }
-        }
-        ["lock", n] => Op::Lock(number(n)?),
-        ["unlock", n] => Op::Unlock(number(n)?),
-        ["mutex", n] => Op::Mutex(number(n)?),
-        ["release", n] => Op::Release(number(n)?),
-        ["call"] => Op::Call,
-        ["call-one"] => Op::CallOne,
-        ["barrier"] => Op::Barrier { pause: false },
-        ["barrier", "pause"] => Op::Barrier { pause: true },
-        ["post", n] => Op::Post(number(n)?),
-        ["wait", n] => Op::Wait(number(n)?),
-        ["sleep", mean, ref rest @ ..] => {
-            Op::Sleep { mean: time(mean)?, spread: spread(rest.first())? }
-        }
-        ["io", mean] => Op::Io { mean: time(mean)? },
-        ["done"] => Op::Done,
-        _ => bail!(
-            "\"{text}\" is no step; there are compute, lock, unlock, mutex, release, call, call-one, \
-             barrier, post, wait, sleep, io and done"
-        ),
-    })
-}
-
-impl Scenario {
-    /// Errors: one line that names the key that is wrong, and what to write instead.
-    pub fn parse(text: &str, changes: &[(String, String)]) -> Result<Scenario> {
-        let table = table(text, changes)?;
-        let scenario: Scenario =
-            table.try_into().map_err(|error: toml::de::Error| anyhow!("{}", one_line(&error)))?;
-        scenario.check()?;
-        Ok(scenario)
-    }
-
+impl Text {
     /// Reads a file, or one of the scenarios that come with the simulator.
-    pub fn text(name: &str) -> Result<String> {
+    ///
+    /// Errors: it is neither.
+    pub fn named(name: &str) -> Result<Text> {
         if let Some((_, text)) = SCENARIOS.iter().find(|(known, _)| *known == name) {
-            return Ok(text.to_string());
+            return Ok(Text { text: text.to_string(), dir: PathBuf::new() });
         }
-        fs::read_to_string(name).with_context(|| {
+        let text = fs::read_to_string(name).with_context(|| {
             format!(
                 "cannot read the scenario {name} (\"baton sim list\" names those that are built in)"
             )
-        })
+        })?;
+        let dir = Path::new(name).parent().unwrap_or(Path::new("")).into();
+        Ok(Text { text, dir })
+    }
+}
+
+/// `fine` says whether a number from outside, which may be none at all, is between two limits.
+fn within(value: f64, least: f64, most: f64) -> bool {
+    value.is_finite() && (least..=most).contains(&value)
+}
+
+impl Scenario {
+    /// As [`read`](Self::read), of a text from nowhere.
+    pub fn parse(text: &str, changes: &[Change]) -> Result<Scenario> {
+        Scenario::read(&Text { text: text.into(), dir: PathBuf::new() }, changes)
+    }
+
+    /// Reads a scenario with some keys changed, and checks all of it but what only running the
+    /// scheduler can tell.
+    ///
+    /// Errors: one line that names the key that is wrong, where it stands, and what to write instead.
+    pub fn read(from: &Text, changes: &[Change]) -> Result<Scenario> {
+        let source = Source { text: &from.text, changes };
+        let mut scenario: Scenario = source.read()?;
+        // What the command line names is meant as seen from there.
+        let place = |key: &str| {
+            let set = changes.iter().any(|(changed, _)| changed == key);
+            if set { Path::new("") } else { &from.dir }
+        };
+        scenario.machine_file = place("machine").join(&scenario.machine);
+        scenario.scheduler_file = place("scheduler").join(&scenario.scheduler);
+        scenario.check().map_err(|error| source.locate(error))?;
+        Ok(scenario)
     }
 
     fn check(&self) -> Result<()> {
-        let seconds = self.seconds.is_finite() && (0.001..=36_000.0).contains(&self.seconds);
-        ensure!(seconds, "seconds is {}; it must be from 0.001 to 36,000", self.seconds);
-        let warmup = self.warmup.is_finite() && (0.0..=3600.0).contains(&self.warmup);
-        ensure!(warmup, "warmup is {}; it must be from 0 to 3,600", self.warmup);
-        let starvation = self.starvation_s.is_finite() && self.starvation_s > 0.0;
-        ensure!(starvation, "starvation-s is {}; it must be above 0", self.starvation_s);
+        let Scenario { seconds, warmup, starvation_s, .. } = *self;
+        ensure_key!(
+            within(seconds, 0.001, 36_000.0),
+            "seconds",
+            "must be from 0.001 to 36,000, not {seconds}"
+        );
+        ensure_key!(within(warmup, 0.0, 3600.0), "warmup", "must be from 0 to 3,600, not {warmup}");
+        ensure_key!(
+            starvation_s.is_finite() && starvation_s > 0.0,
+            "starvation-s",
+            "must be above 0, not {starvation_s}"
+        );
         ensure!(!self.vms.is_empty() || !self.threads.is_empty(), "there is no [[vm]]");
         let (mut vcpus, mut tasks) = (0, 0);
         for (place, vm) in self.vms.iter().enumerate() {
-            vm.check().with_context(|| format!("vm {}", place + 1))?;
+            vm.check().map_err(|error| inside(format!("vm.{place}"), error))?;
             vcpus += u64::from(vm.count) * u64::from(vm.vcpus);
             let programs = vm.programs.iter().map(|program| u64::from(program.count)).sum::<u64>();
             tasks += u64::from(vm.count) * u64::from(vm.tasks.unwrap_or(0)).max(programs);
@@ -390,14 +309,72 @@ impl Scenario {
             "{vcpus} vCPUs are too many; at most {MOST_VCPUS} in all"
         );
         ensure!(tasks <= MOST_TASKS, "{tasks} tasks are too many; at most {MOST_TASKS} in all");
-        for thread in &self.threads {
-            let run = thread.run_us.is_finite() && (0.1..=1e9).contains(&thread.run_us);
-            ensure!(run, "run-us is {}; it must be from 0.1 to 10^9", thread.run_us);
-            let sleep = thread.sleep_us.is_finite() && (0.0..=1e9).contains(&thread.sleep_us);
-            ensure!(sleep, "sleep-us is {}; it must be from 0 to 10^9", thread.sleep_us);
-            ensure!((1..=10_000).contains(&thread.count), "count must be from 1 to 10,000");
+        // Only now: programs of millions of tasks take memory.
+        for (place, vm) in self.vms.iter().enumerate() {
+            vm.check_programs().map_err(|error| inside(format!("vm.{place}"), error))?;
+        }
+        for (place, thread) in self.threads.iter().enumerate() {
+            thread.check().map_err(|error| inside(format!("thread.{place}"), error))?;
+        }
+        self.check_cgroups()?;
+        self.yield_reasons()?;
+        let host = self.host()?;
+        self.costs(&host)?;
+        self.kvm(&host)?;
+        let pcpus = self.pcpus(&host)?;
+        for (place, thread) in self.threads.iter().enumerate() {
+            let cpu = thread.cpu.unwrap_or(0);
+            let key = format!("thread.{place}.cpu");
+            ensure_key!(cpu < pcpus, key, "there is no pCPU {cpu}; there are {pcpus}, from 0 on");
+        }
+        let threads = self.threads.iter().map(|thread| u64::from(thread.count)).sum::<u64>();
+        let noise = if host.noise.is_some() { u64::from(pcpus) } else { 0 };
+        for place in 0..self.faults.len() {
+            self.fault(place, pcpus, vcpus + threads + noise)?;
+        }
+        build::known(&self.scheduler, &self.scheduler_file)
+    }
+
+    fn check_cgroups(&self) -> Result<()> {
+        for (place, spec) in self.cgroups.iter().enumerate() {
+            let key = |name: &str| format!("cgroup.{place}.{name}");
+            let known = self.cgroups[..place].iter().any(|cgroup| cgroup.name == spec.name);
+            ensure_key!(!known, key("name"), "there are two cgroups \"{}\"", spec.name);
+            check_weight(spec.weight).map_err(|error| inside(format!("cgroup.{place}"), error))?;
+            if let Some(quota) = &spec.cpu_max {
+                check_quota(quota).map_err(|error| inside(format!("cgroup.{place}"), error))?;
+            }
+            self.cgroup(&spec.parent, place).map_err(|why| wrong(key("parent"), why))?;
+        }
+        let all = self.cgroups.len();
+        for (place, vm) in self.vms.iter().enumerate() {
+            let found = self.cgroup(&vm.cgroup, all);
+            found.map_err(|why| wrong(format!("vm.{place}.cgroup"), why))?;
+        }
+        for (place, thread) in self.threads.iter().enumerate() {
+            let found = self.cgroup(&thread.cgroup, all);
+            found.map_err(|why| wrong(format!("thread.{place}.cgroup"), why))?;
         }
         Ok(())
+    }
+
+    /// The place of a cgroup among the first so many.
+    pub(crate) fn cgroup(&self, name: &Option<String>, first: usize) -> Result<Option<usize>> {
+        let Some(name) = name else { return Ok(None) };
+        let place = self.cgroups[..first].iter().position(|cgroup| cgroup.name == *name);
+        place.map(Some).with_context(|| format!("there is no [[cgroup]] \"{name}\" above"))
+    }
+
+    /// How many of the machine's pCPUs there are.
+    pub fn pcpus(&self, host: &Host) -> Result<u32> {
+        let all = host.sockets * host.cores * host.threads;
+        let pcpus = self.pcpus.unwrap_or(all);
+        ensure_key!(
+            (1..=all).contains(&pcpus),
+            "pcpus",
+            "the machine has {all} pCPUs, so it must be from 1 to {all}, not {pcpus}"
+        );
+        Ok(pcpus)
     }
 
     /// The machine's description.
@@ -405,281 +382,240 @@ impl Scenario {
         let known = MACHINES.iter().find(|(name, _)| *name == self.machine);
         let text = match known {
             Some((_, text)) => text.to_string(),
-            None => fs::read_to_string(&self.machine).map_err(|_| {
+            None => fs::read_to_string(&self.machine_file).map_err(|error| {
                 let names: Vec<&str> = MACHINES.iter().map(|(name, _)| *name).collect();
-                let near = names.iter().max_by_key(|name| {
-                    (strsim::normalized_levenshtein(&self.machine, name) * 1000.0) as u64
-                });
-                anyhow!(
-                    "there is no machine \"{}\", and no such file; did you mean \"{}\"? There are {}",
+                let why = format!(
+                    "there is no machine \"{}\"{}; there are {}; and {} cannot be read: {error}",
                     self.machine,
-                    near.unwrap_or(&""),
-                    names.join(", ")
-                )
+                    did_you_mean(&self.machine, &names),
+                    names.join(", "),
+                    self.machine_file.display()
+                );
+                wrong("machine", why)
             })?,
         };
-        let host: Host = toml::from_str(&text)
-            .map_err(|error| anyhow!("machine {}: {}", self.machine, one_line(&error)))?;
-        let [sockets, cores, threads] =
-            [host.sockets, host.cores, host.threads].map(|n| u64::from(n.min(MOST_CPUS + 1)));
-        let cpus = sockets * cores * threads;
-        ensure!(
-            (1..=u64::from(MOST_CPUS)).contains(&cpus),
-            "a machine of {cpus} CPUs is impossible"
-        );
-        ensure!((1..=2).contains(&host.threads), "threads of a core must be 1 or 2");
-        let noise = |us: f64| us.is_finite() && (1.0..=1e9).contains(&us);
-        let fine = host.noise.as_ref().is_none_or(|n| noise(n.run_us) && noise(n.sleep_us));
-        ensure!(fine, "noise is from 1 to 10^9 µs");
-        ensure!((24..=10_000).contains(&host.hz), "hz must be from 24 to 10,000");
-        Ok(host)
+        Host::parse(&text).with_context(|| match known {
+            Some((name, _)) => format!("machine {name}"),
+            None => format!("machine {}", self.machine_file.display()),
+        })
     }
 
     /// The machine's costs with what the scenario changes of them.
     pub fn costs(&self, host: &Host) -> Result<Costs> {
         let mut costs = host.costs.clone();
         costs.extend(self.costs.clone());
-        for (name, value) in &costs {
-            let fine = value.as_integer().is_none_or(|ns| (0..=1_000_000_000).contains(&ns));
-            ensure!(fine, "costs: {name} is {value}; it must be from 0 to 10^9");
-        }
-        let costs: Costs = costs
-            .try_into()
-            .map_err(|error: toml::de::Error| anyhow!("costs: {}", one_line(&error)))?;
-        let share = costs.smt_share;
-        ensure!(share.is_finite() && (0.1..=1.0).contains(&share), "smt_share is from 0.1 to 1");
-        for ns in [costs.slot_step_ns, costs.slot_search_ns] {
-            let fine = ns.is_finite() && (0.0..=1e6).contains(&ns);
-            ensure!(fine, "slot_step_ns and slot_search_ns are from 0 to 10^6");
-        }
-        Ok(costs)
+        checked_costs(costs)
     }
 
     /// The machine's KVM with what the scenario changes of it.
     pub fn kvm(&self, host: &Host) -> Result<Kvm> {
         let mut kvm = host.kvm.clone();
         kvm.extend(self.kvm.clone());
-        let kvm: Kvm = kvm
-            .try_into()
-            .map_err(|error: toml::de::Error| anyhow!("kvm: {}", one_line(&error)))?;
-        ensure!((1..=1000).contains(&kvm.ple_grow), "kvm: ple-grow must be from 1 to 1000");
-        let missed = kvm.missed_events;
-        ensure!((0.0..=1.0).contains(&missed), "kvm: missed-events must be from 0 to 1");
-        if let HaltPoll::Governed(budget) = kvm.halt_poll {
-            ensure!((0.0..=1.0).contains(&budget), "kvm: halt-poll: governed is from 0 to 1");
-        }
-        ensure!(kvm.ple_window_ns > 0, "kvm: ple-window-ns must be above 0");
-        Ok(kvm)
-    }
-
-    /// Everything that the simulation begins with, and its scheduler.
-    ///
-    /// Errors: an impossible machine, an unknown workload, a scheduler that does not load.
-    pub fn build(&self) -> Result<Sim> {
-        let host = self.host()?;
-        let kvm = self.kvm(&host)?;
-        let per_socket = host.cores * host.threads;
-        let all = host.sockets * per_socket;
-        let pcpus = self.pcpus.unwrap_or(all);
-        ensure!(
-            (1..=all).contains(&pcpus),
-            "pcpus is {pcpus}; the machine has {all} pCPUs, so it must be from 1 to {all}"
-        );
-        let cpus = (0..pcpus)
-            .map(|cpu| {
-                let sibling = if host.threads == 2 { cpu ^ 1 } else { NONE };
-                let socket = cpu / per_socket;
-                Cpu {
-                    curr: NONE,
-                    online: true,
-                    resched: false,
-                    sibling: if sibling < pcpus { sibling } else { NONE },
-                    llc: socket,
-                }
-            })
-            .collect();
-        let mut machine = Machine {
-            now: 0,
-            cpus,
-            tasks: Vec::new(),
-            online: CpuSet::all(pcpus as usize),
-            tick_ns: 1_000_000_000 / u64::from(host.hz),
-            to_resched: Vec::new(),
-        };
-        let task = |vm, cpu: u32, weight, only: Option<u32>| -> Result<Task> {
-            let allowed = match only {
-                None => CpuSet::all(pcpus as usize),
-                Some(cpu) => {
-                    ensure!(cpu < pcpus, "there is no pCPU {cpu}; there are {pcpus}");
-                    let mut one = CpuSet::empty(pcpus as usize);
-                    one.insert(cpu);
-                    one
-                }
-            };
-            Ok(Task {
-                state: State::Blocked,
-                cpu: cpu % pcpus,
-                allowed,
-                weight,
-                vm,
-                group: None,
-                kernel: false,
-                ran: 0,
-                since: 0,
-                waited: 0,
-                longest_wait: 0,
-            })
-        };
-        let (mut vms, mut groups) = (Vec::new(), Vec::new());
-        let n: usize = self.vms.iter().map(|vm| vm.count as usize).sum();
-        // Behind those of the VMs.
-        let find = |name: &Option<String>, among: &[CgroupSpec]| -> Result<Option<usize>> {
-            let Some(name) = name else { return Ok(None) };
-            let place = among.iter().position(|cgroup| cgroup.name == *name);
-            let place =
-                place.with_context(|| format!("there is no [[cgroup]] \"{name}\" above"))?;
-            Ok(Some(n + place))
-        };
-        for (place, spec) in self.vms.iter().enumerate() {
-            let parent = find(&spec.cgroup, &self.cgroups)?;
-            for _ in 0..spec.count {
-                let first = machine.tasks.len() as u32;
-                let vm = spec.vm(first).with_context(|| format!("vm {}", place + 1))?;
-                for vcpu in 0..spec.vcpus {
-                    let pin = spec.pin.then_some(vcpu % pcpus);
-                    // In the order in which they are made, as a host of its own would place them.
-                    machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin)?);
-                }
-                vms.push(vm);
-                groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
-            }
-        }
-        for (place, spec) in self.cgroups.iter().enumerate() {
-            let before = &self.cgroups[..place];
-            let known = before.iter().any(|cgroup| cgroup.name == spec.name);
-            ensure!(!known, "there are two cgroups \"{}\"", spec.name);
-            ensure!((1..=10_000).contains(&spec.weight), "weight must be from 1 to 10,000");
-            spec.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
-            let parent = find(&spec.parent, before)?;
-            groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
-        }
-        let mut threads = Vec::new();
-        for spec in &self.threads {
-            for _ in 0..spec.count {
-                let cpu = machine.tasks.len() as u32;
-                let group = find(&spec.cgroup, &self.cgroups)?.map(|group| group as u32);
-                let thread = task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu)?;
-                machine.tasks.push(Task { group, ..thread });
-                let ns = |us: f64| (us * 1e3) as Ns;
-                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
-            }
-        }
-        if let Some(noise) = &host.noise {
-            let ns = |us: f64| (us * 1e3) as Ns;
-            for cpu in 0..pcpus {
-                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu))? });
-                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
-            }
-        }
-        let faults = self.faults.iter().map(|fault| self.fault(fault, &machine, vms.len()));
-        let faults = faults.collect::<Result<Vec<_>>>()?;
-        let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
-            "cfs" => Box::new(Fair::new(Kind::Cfs, false, pcpus as usize)),
-            "cfs-debooster" => Box::new(Fair::new(Kind::Cfs, true, pcpus as usize)),
-            "eevdf" => Box::new(Fair::new(Kind::Eevdf, false, pcpus as usize)),
-            "eevdf-debooster" => Box::new(Fair::new(Kind::Eevdf, true, pcpus as usize)),
-            name => {
-                let (object, policy) = (scx::object(name)?, self.yield_reasons()?);
-                Box::new(Scx::new(&object, &mut machine, &groups, &policy, self.seed)?)
-            }
-        };
-        let ns = |seconds: f64| (seconds * 1e9) as Ns;
-        let setup = Setup {
-            machine,
-            costs: self.costs(&host)?,
-            kvm,
-            vms,
-            threads,
-            faults,
-            seed: self.seed,
-            warmup: ns(self.warmup),
-            end: ns(self.warmup + self.seconds),
-            check_every: self.check_every,
-            starvation_ns: ns(self.starvation_s),
-        };
-        Ok(Sim::new(setup, scheduler))
+        checked_kvm(kvm)
     }
 
     /// As `enum yield_reason` of scx_baton/bpf/intf.h numbers them.
-    fn yield_reasons(&self) -> Result<Vec<u32>> {
+    pub(crate) fn yield_reasons(&self) -> Result<Vec<u32>> {
         const NAMES: [&str; 4] = ["ipi", "kvm", "sent", "kick"];
         let Some(policies) = &self.yield_policy else { return Ok(Vec::new()) };
-        ensure!(!policies.is_empty(), "yield-policy: name one of {}", NAMES.join(", "));
+        let key = "yield-policy";
+        ensure_key!(!policies.is_empty(), key, "name one of {}", NAMES.join(", "));
         let mut reasons = Vec::new();
         for word in policies {
-            let place = NAMES.iter().position(|name| name == word).with_context(|| {
-                format!("yield-policy: there is no \"{word}\"; there are {}", NAMES.join(", "))
+            let place = NAMES.iter().position(|name| name == word).ok_or_else(|| {
+                wrong(key, format!("there is no \"{word}\"; there are {}", NAMES.join(", ")))
             })?;
-            ensure!(
-                !reasons.contains(&(place as u32 + 1)),
-                "yield-policy: \"{word}\" is there twice"
-            );
+            ensure_key!(!reasons.contains(&(place as u32 + 1)), key, "\"{word}\" is there twice");
             reasons.push(place as u32 + 1);
         }
         reasons.resize(NAMES.len(), 0);
         Ok(reasons)
     }
 
-    fn fault(&self, spec: &FaultSpec, machine: &Machine, vms: usize) -> Result<(Ns, Fault)> {
-        ensure!(
-            spec.at_ms.is_finite() && (0.0..=1e9).contains(&spec.at_ms),
-            "fault: at-ms is {}; it must be from 0 to 10^9",
-            spec.at_ms
+    /// A fault: when, and what.
+    pub(crate) fn fault(&self, place: usize, pcpus: u32, tasks: u64) -> Result<(Ns, Fault)> {
+        let spec = &self.faults[place];
+        let vms: u64 = self.vms.iter().map(|vm| u64::from(vm.count)).sum();
+        spec.fault(pcpus, vms, tasks).map_err(|error| inside(format!("fault.{place}"), error))
+    }
+
+    /// Weights and quotas of the scenario, as keys: some schedulers know neither.
+    pub fn weights_and_quotas(&self) -> (Vec<String>, Vec<String>) {
+        let (mut weights, mut quotas) = (Vec::new(), Vec::new());
+        let mut note = |table: &str, place: usize, weight: bool, quota: bool| {
+            weights.extend(weight.then(|| format!("{table}.{place}.weight")));
+            quotas.extend(quota.then(|| format!("{table}.{place}.cpu-max")));
+        };
+        for (place, vm) in self.vms.iter().enumerate() {
+            note("vm", place, vm.weight != weight(), vm.cpu_max.is_some());
+        }
+        for (place, cgroup) in self.cgroups.iter().enumerate() {
+            note("cgroup", place, cgroup.weight != weight(), cgroup.cpu_max.is_some());
+        }
+        for (place, fault) in self.faults.iter().enumerate() {
+            note("fault", place, fault.weight.is_some(), fault.cpu_max.is_some());
+        }
+        (weights, quotas)
+    }
+}
+
+impl Host {
+    /// Errors: a key that is wrong, with its line; an impossible machine.
+    pub fn parse(text: &str) -> Result<Host> {
+        let source = Source { text, changes: &[] };
+        let host: Host = source.read()?;
+        host.check().map_err(|error| source.locate(error))?;
+        Ok(host)
+    }
+
+    fn check(&self) -> Result<()> {
+        let [sockets, cores, threads] =
+            [self.sockets, self.cores, self.threads].map(|n| u64::from(n.min(MOST_CPUS + 1)));
+        let cpus = sockets * cores * threads;
+        ensure_key!(
+            (1..=u64::from(MOST_CPUS)).contains(&cpus),
+            "sockets",
+            "a machine of {cpus} pCPUs is impossible; at most {MOST_CPUS}"
         );
-        let cpus = machine.cpus.len() as u32;
-        let cpu = |cpu: u32| -> Result<u32> {
-            ensure!(cpu < cpus, "fault: there is no pCPU {cpu}; there are {cpus}");
+        ensure_key!((1..=2).contains(&self.threads), "threads", "of a core there are 1 or 2");
+        if let Some(noise) = &self.noise {
+            for (key, us) in [("noise.run-us", noise.run_us), ("noise.sleep-us", noise.sleep_us)] {
+                ensure_key!(within(us, 1.0, 1e9), key, "must be from 1 to 10^9, not {us}");
+            }
+        }
+        ensure_key!(
+            (24..=10_000).contains(&self.hz),
+            "hz",
+            "must be from 24 to 10,000, not {}",
+            self.hz
+        );
+        checked_costs(self.costs.clone())?;
+        checked_kvm(self.kvm.clone())?;
+        Ok(())
+    }
+}
+
+fn checked_costs(costs: Table) -> Result<Costs> {
+    for (name, value) in &costs {
+        let fine = value.as_integer().is_none_or(|ns| (0..=1_000_000_000).contains(&ns));
+        ensure_key!(fine, format!("costs.{name}"), "must be from 0 to 10^9, not {value}");
+    }
+    let costs: Costs = typed(costs).map_err(|error| inside("costs", error))?;
+    let share = costs.smt_share;
+    ensure_key!(within(share, 0.1, 1.0), "costs.smt_share", "must be from 0.1 to 1, not {share}");
+    let slots = [("slot_step_ns", costs.slot_step_ns), ("slot_search_ns", costs.slot_search_ns)];
+    for (key, ns) in slots {
+        let key = format!("costs.{key}");
+        ensure_key!(within(ns, 0.0, 1e6), key, "must be from 0 to 10^6, not {ns}");
+    }
+    let key = "costs.idle_exits";
+    let rises = costs.idle_exits.windows(2).all(|two| two[0].0 < two[1].0);
+    ensure_key!(
+        rises,
+        key,
+        "must be sorted by the first number of each, from how long on a state is used"
+    );
+    let fine = costs.idle_exits.iter().all(|(_, exit)| *exit <= 1_000_000_000);
+    ensure_key!(fine, key, "leaving an idle state takes from 0 to 10^9");
+    Ok(costs)
+}
+
+fn checked_kvm(kvm: Table) -> Result<Kvm> {
+    let kvm: Kvm = typed(kvm).map_err(|error| inside("kvm", error))?;
+    let Kvm { ple_grow, ple_window_ns, missed_events, .. } = kvm;
+    ensure_key!(
+        (1..=1000).contains(&ple_grow),
+        "kvm.ple-grow",
+        "must be from 1 to 1000, not {ple_grow}"
+    );
+    ensure_key!(
+        within(missed_events, 0.0, 1.0),
+        "kvm.missed-events",
+        "must be from 0 to 1, not {missed_events}"
+    );
+    if let HaltPoll::Governed(budget) = kvm.halt_poll {
+        let key = "kvm.halt-poll.governed";
+        ensure_key!(within(budget, 0.0, 1.0), key, "must be from 0 to 1, not {budget}");
+    }
+    ensure_key!(ple_window_ns > 0, "kvm.ple-window-ns", "must be above 0");
+    Ok(kvm)
+}
+
+impl ThreadSpec {
+    fn check(&self) -> Result<()> {
+        let ThreadSpec { run_us, sleep_us, count, .. } = *self;
+        ensure_key!(within(run_us, 0.1, 1e9), "run-us", "must be from 0.1 to 10^9, not {run_us}");
+        let fine = within(sleep_us, 0.0, 1e9);
+        ensure_key!(fine, "sleep-us", "must be from 0 to 10^9, not {sleep_us}");
+        let fine = (1..=10_000).contains(&count);
+        ensure_key!(fine, "count", "must be from 1 to 10,000, not {count}");
+        Ok(())
+    }
+}
+
+impl FaultSpec {
+    fn fault(&self, cpus: u32, vms: u64, tasks: u64) -> Result<(Ns, Fault)> {
+        let at_ms = self.at_ms;
+        ensure_key!(within(at_ms, 0.0, 1e9), "at-ms", "must be from 0 to 10^9, not {at_ms}");
+        let cpu = |key: &str, cpu: u32| -> Result<u32> {
+            ensure_key!(cpu < cpus, key, "there is no pCPU {cpu}; there are {cpus}, from 0 on");
             Ok(cpu)
         };
-        let vm = |vm: u32| -> Result<u32> {
-            ensure!((vm as usize) < vms, "fault: there is no VM {vm}; there are {vms}");
+        let vm = |key: &str, vm: u32| -> Result<u32> {
+            ensure_key!(
+                u64::from(vm) < vms,
+                key,
+                "there is no VM {vm}; there are {vms}, from 0 on"
+            );
             Ok(vm)
         };
-        let f = spec;
-        let of_vm = f.weight.is_some() || f.cpu_max.is_some();
-        ensure!(!of_vm || f.vm.is_some(), "fault: weight and cpu-max need a vm");
+        let f = self;
+        if f.vm.is_none() {
+            ensure_key!(f.weight.is_none(), "weight", "needs a vm");
+            ensure_key!(f.cpu_max.is_none(), "cpu-max", "needs a vm");
+        }
         let exit_ms = f.exit_ms.unwrap_or(0.0);
-        ensure!((0.0..=1e4).contains(&exit_ms), "fault: exit-ms is from 0 to 10,000");
-        ensure!(f.exit_ms.is_none() || f.vm_ends.is_some(), "fault: exit-ms needs vm-ends");
+        ensure_key!(
+            within(exit_ms, 0.0, 1e4),
+            "exit-ms",
+            "must be from 0 to 10,000, not {exit_ms}"
+        );
+        ensure_key!(f.exit_ms.is_none() || f.vm_ends.is_some(), "exit-ms", "needs vm-ends");
+        ensure_key!(f.cpus.is_empty() || f.task.is_some(), "cpus", "needs a task");
         let fault = match (f.offline, f.online, f.vm_ends, f.vm, f.task, f.clock_jump_us) {
-            (Some(at), None, None, None, None, None) => Fault::Offline(cpu(at)?),
-            (None, Some(at), None, None, None, None) => Fault::Online(cpu(at)?),
+            (Some(at), None, None, None, None, None) => Fault::Offline(cpu("offline", at)?),
+            (None, Some(at), None, None, None, None) => Fault::Online(cpu("online", at)?),
             (None, None, None, None, None, Some(us)) => {
                 let day = 86_400_000_000;
-                ensure!((-day..=day).contains(&us), "fault: a clock jumps by a day at most");
+                let fine = (-day..=day).contains(&us);
+                ensure_key!(fine, "clock-jump-us", "a clock jumps by a day at most, not {us}");
                 Fault::ClockJumps(us * 1000)
             }
             (None, None, Some(at), None, None, None) => {
-                Fault::VmEnds(vm(at)?, (exit_ms * 1e6) as Ns)
+                Fault::VmEnds(vm("vm-ends", at)?, (exit_ms * 1e6) as Ns)
             }
             (None, None, None, Some(at), None, None) => match (f.weight, f.cpu_max) {
                 (Some(weight), None) => {
-                    ensure!((1..=10_000).contains(&weight), "weight must be from 1 to 10,000");
-                    Fault::Weight(vm(at)?, weight)
+                    check_weight(weight)?;
+                    Fault::Weight(vm("vm", at)?, weight)
                 }
                 (None, Some(quota)) => {
                     check_quota(&quota)?;
-                    Fault::Quota(vm(at)?, Some(quota))
+                    Fault::Quota(vm("vm", at)?, Some(quota))
                 }
-                _ => bail!("fault: vm needs either a weight or a cpu-max"),
+                _ => return Err(wrong("vm", "needs either a weight or a cpu-max")),
             },
             (None, None, None, None, Some(task), None) => {
-                let n = machine.tasks.len();
-                ensure!((task as usize) < n, "fault: there is no thread {task}; there are {n}");
-                ensure!(!spec.cpus.is_empty(), "fault: cpus is empty");
+                let fine = u64::from(task) < tasks;
+                ensure_key!(
+                    fine,
+                    "task",
+                    "there is no thread {task}; there are {tasks}, from 0 on"
+                );
+                ensure_key!(!f.cpus.is_empty(), "task", "needs cpus, those where it may run then");
                 let mut set = CpuSet::empty(cpus as usize);
-                for at in &spec.cpus {
-                    set.insert(cpu(*at)?);
+                for at in &f.cpus {
+                    set.insert(cpu("cpus", *at)?);
                 }
                 Fault::Affinity(task, set)
             }
@@ -688,32 +624,60 @@ impl Scenario {
                  and task with cpus"
             ),
         };
-        Ok(((spec.at_ms * 1e6) as Ns, fault))
+        Ok(((at_ms * 1e6) as Ns, fault))
     }
 }
 
 impl VmSpec {
     fn check(&self) -> Result<()> {
-        ensure!(
-            (1..=1024).contains(&self.vcpus),
-            "vcpus is {}; it must be from 1 to 1,024",
-            self.vcpus
-        );
-        ensure!((1..=1024).contains(&self.count), "count must be from 1 to 1,024");
-        ensure!((1..=10_000).contains(&self.weight), "weight must be from 1 to 10,000");
+        let VmSpec { vcpus, count, memslots, work_scale, .. } = *self;
+        ensure_key!((1..=1024).contains(&vcpus), "vcpus", "must be from 1 to 1,024, not {vcpus}");
+        ensure_key!((1..=1024).contains(&count), "count", "must be from 1 to 1,024, not {count}");
+        check_weight(self.weight)?;
         self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
-        ensure!(
-            self.tasks.is_none_or(|tasks| (1..=100_000).contains(&tasks)),
-            "tasks must be from 1 to 100,000"
-        );
+        if let Some(tasks) = self.tasks {
+            let fine = (1..=100_000).contains(&tasks);
+            ensure_key!(fine, "tasks", "must be from 1 to 100,000, not {tasks}");
+            ensure_key!(
+                self.programs.is_empty(),
+                "tasks",
+                "belongs to a workload, not to [[vm.task]]"
+            );
+        }
         let most = memslots::MAX_SLOTS;
-        ensure!(self.memslots <= most, "memslots must be from 0 to {most}");
-        ensure!(self.memslots_used > 0, "memslots-used must be above 0");
-        let scale = self.work_scale.is_finite() && (0.001..=1000.0).contains(&self.work_scale);
-        ensure!(scale, "work-scale is {}; it must be from 0.001 to 1,000", self.work_scale);
+        ensure_key!(memslots <= most, "memslots", "must be from 0 to {most}, not {memslots}");
+        ensure_key!(self.memslots_used > 0, "memslots-used", "must be above 0");
+        ensure_key!(
+            within(work_scale, 0.001, 1000.0),
+            "work-scale",
+            "must be from 0.001 to 1,000, not {work_scale}"
+        );
         ensure!(
             self.workload.is_some() == self.programs.is_empty(),
             "either workload or [[vm.task]] says what it does"
+        );
+        for (place, spec) in self.programs.iter().enumerate() {
+            let key = format!("task.{place}.count");
+            let fine = (1..=100_000).contains(&spec.count);
+            ensure_key!(fine, key, "must be from 1 to 100,000, not {}", spec.count);
+        }
+        Ok(())
+    }
+
+    fn check_programs(&self) -> Result<()> {
+        let programs = self.programs()?;
+        let barrier = |program: &Program| program.iter().any(|op| matches!(op, Op::Barrier { .. }));
+        let barriers = programs.iter().filter(|program| barrier(program)).count();
+        ensure!(
+            barriers == 0 || barriers == programs.len(),
+            "all tasks of a VM meet at its barrier: {barriers} of {} have one",
+            programs.len()
+        );
+        ensure!(
+            barriers == 0 || programs.len() <= self.vcpus as usize,
+            "tasks that spin at a barrier need a vCPU each: {} tasks, {} vCPUs",
+            programs.len(),
+            self.vcpus
         );
         Ok(())
     }
@@ -747,116 +711,45 @@ impl VmSpec {
 
     fn plain_programs(&self) -> Result<Vec<Program>> {
         if let Some(name) = &self.workload {
-            return workload::preset(name, self.vcpus, self.tasks).with_context(|| {
-                format!(
-                    "there is no workload \"{name}\"; there are {}",
-                    workload::names().join(", ")
-                )
+            return workload::preset(name, self.vcpus, self.tasks).ok_or_else(|| {
+                let names = workload::names();
+                let near = did_you_mean(name, &names);
+                let why = format!("there is no \"{name}\"{near}; there are {}", names.join(", "));
+                wrong("workload", why)
             });
         }
         let mut programs = Vec::new();
-        for spec in &self.programs {
-            ensure!((1..=100_000).contains(&spec.count), "count must be from 1 to 100,000");
-            let ops = spec.program.iter().map(|text| op(text)).collect::<Result<Vec<Op>>>()?;
-            let passes = |op: &Op| match op {
-                Op::Compute { mean, .. } | Op::Sleep { mean, .. } | Op::Io { mean } => *mean > 0,
-                Op::Wait(_) => true,
-                _ => false,
+        for (place, spec) in self.programs.iter().enumerate() {
+            let key = format!("task.{place}.program");
+            let step = |(step, text): (usize, &String)| {
+                program::step(text)
+                    .map_err(|error| wrong(format!("{key}.{step}"), format!("{error:#}")))
             };
-            ensure!(ops.iter().any(passes), "a program takes no time: it needs a compute or sleep");
-            balanced(&ops)?;
+            let ops = spec.program.iter().enumerate().map(step).collect::<Result<Vec<Op>>>()?;
+            program::check(&ops).map_err(|error| wrong(&key, error))?;
             let program = Arc::new(ops);
             programs.extend((0..spec.count).map(|_| program.clone()));
         }
         Ok(programs)
     }
-
-    fn vm(&self, first: u32) -> Result<Vm> {
-        let programs = self.programs()?;
-        let barrier = |program: &Program| program.iter().any(|op| matches!(op, Op::Barrier { .. }));
-        let barriers = programs.iter().filter(|program| barrier(program)).count();
-        ensure!(
-            barriers == 0 || barriers == programs.len(),
-            "all tasks of a VM meet at its barrier: {barriers} of {} have one",
-            programs.len()
-        );
-        ensure!(
-            barriers == 0 || programs.len() <= self.vcpus as usize,
-            "tasks that spin at a barrier need a vCPU each: {} tasks, {} vCPUs",
-            programs.len(),
-            self.vcpus
-        );
-        let tasks = (0..).zip(programs).map(|(place, program)| GuestTask {
-            program,
-            pc: 0,
-            state: TaskState::Ready,
-            vcpu: place % self.vcpus,
-            deadline: 0,
-            saved: None,
-        });
-        Ok(Vm {
-            first,
-            n: self.vcpus,
-            features: self.guest.clone(),
-            tasks: tasks.collect(),
-            slots: (self.memslots > 0).then(|| Slots::new(self.memslots, self.memslots_used)),
-            locks: Vec::new(),
-            mutexes: Vec::new(),
-            semaphores: Vec::new(),
-            arrived: 0,
-            round: 0,
-            done: 0,
-            pending: 0,
-            awake: 0,
-            ended: false,
-            ready: CpuSet::empty(self.vcpus as usize),
-            last_boosted: 0,
-        })
-    }
 }
 
 /// `tg_set_cfs_bandwidth()`: 1 ms to 1 s.
 fn check_quota(quota: &Quota) -> Result<()> {
-    let period = (1_000..=1_000_000).contains(&quota.period_us);
-    ensure!(period, "cpu-max: period-us must be from 1,000 to 1,000,000");
-    let fine =
-        (1_000..=1_000_000_000).contains(&quota.quota_us) && quota.burst_us <= quota.quota_us;
-    ensure!(fine, "cpu-max: quota-us must be from 1,000 to 10^9, burst-us at most that");
+    let Quota { quota_us, period_us, burst_us } = *quota;
+    let fine = (1_000..=1_000_000).contains(&period_us);
+    ensure_key!(fine, "cpu-max.period-us", "must be from 1,000 to 1,000,000, not {period_us}");
+    let fine = (1_000..=1_000_000_000).contains(&quota_us);
+    ensure_key!(fine, "cpu-max.quota-us", "must be from 1,000 to 10^9, not {quota_us}");
+    let fine = burst_us <= quota_us;
+    ensure_key!(fine, "cpu-max.burst-us", "must be at most quota-us, not {burst_us}");
     Ok(())
 }
 
-/// Locks are held one after the other or one in another, not over a sleep, and not when it begins anew;
-/// mutexes may be, over sleeps.
-fn balanced(ops: &[Op]) -> Result<()> {
-    let (mut held, mut mutexes) = (Vec::new(), Vec::new());
-    for op in ops {
-        match op {
-            Op::Lock(lock) => {
-                ensure!(!held.contains(lock), "lock {lock} is taken while it is held");
-                held.push(*lock);
-            }
-            Op::Unlock(lock) => {
-                ensure!(held.contains(lock), "unlock {lock} without a lock {lock} before it");
-                held.retain(|other| other != lock);
-            }
-            Op::Mutex(mutex) => {
-                ensure!(held.is_empty(), "a program waits while it holds lock {}", held[0]);
-                ensure!(!mutexes.contains(mutex), "mutex {mutex} is taken while it is held");
-                mutexes.push(*mutex);
-            }
-            Op::Release(mutex) => {
-                let holds = mutexes.contains(mutex);
-                ensure!(holds, "release {mutex} without a mutex {mutex} before it");
-                mutexes.retain(|other| other != mutex);
-            }
-            Op::Wait(_) | Op::Sleep { .. } | Op::Io { .. } | Op::Barrier { .. } => {
-                ensure!(held.is_empty(), "a program waits while it holds lock {}", held[0]);
-            }
-            _ => {}
-        }
-    }
-    ensure!(held.is_empty(), "a program ends with lock {} held", held[0]);
-    ensure!(mutexes.is_empty(), "a program ends with mutex {} held", mutexes[0]);
+/// cpu.weight (Documentation/admin-guide/cgroup-v2.rst).
+fn check_weight(weight: u32) -> Result<()> {
+    let fine = (1..=10_000).contains(&weight);
+    ensure_key!(fine, "weight", "must be from 1 to 10,000, not {weight}");
     Ok(())
 }
 
@@ -876,9 +769,8 @@ pub const SCENARIOS: [(&str, &str); 10] = [
 
 /// Reads a scenario.
 ///
-/// Errors: as [`Scenario::parse`], with the name in front.
-pub fn load(name: &str, changes: &[(String, String)]) -> Result<Scenario> {
-    let text = Scenario::text(name)?;
-    let shown = Path::new(name).display();
-    Scenario::parse(&text, changes).with_context(|| format!("scenario {shown}"))
+/// Errors: as [`Scenario::read`], with the name in front.
+pub fn load(name: &str, changes: &[Change]) -> Result<Scenario> {
+    let text = Text::named(name)?;
+    Scenario::read(&text, changes).with_context(|| format!("scenario {name}"))
 }

@@ -7,11 +7,12 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::keys::Change;
 use crate::outcome::{Outcome, simulate};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Text};
 
 /// Keys with their values, as on the command line.
-pub type Point = Vec<(String, String)>;
+pub type Point = Vec<Change>;
 
 /// `key=a,b,c`.
 ///
@@ -62,41 +63,65 @@ pub fn points(axes: &[(String, Vec<String>)]) -> Vec<Point> {
     all
 }
 
-/// Simulates every point, `jobs` at a time. The order of the results is that of the points, whatever
-/// ends first; one that fails has its reason there. `done` is called after each.
-pub fn sweep(
-    text: &str,
-    base: &Point,
-    points: &[Point],
+/// Calls `work` for 0 to `n` - 1, `jobs` at a time, until `stop` says so. The results are in order,
+/// whatever ends first.
+pub fn each<T: Send>(
+    n: usize,
     jobs: usize,
-    done: impl Fn(usize) + Sync,
-) -> Vec<Result<Outcome, String>> {
+    stop: impl Fn() -> bool + Sync,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<Option<T>> {
     let next = AtomicUsize::new(0);
-    let finished = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<Outcome, String>>>> =
-        points.iter().map(|_| Mutex::new(None)).collect();
+    let results: Vec<Mutex<Option<T>>> = (0..n).map(|_| Mutex::new(None)).collect();
     thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, points.len().max(1)) {
+        for _ in 0..jobs.clamp(1, n.max(1)) {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Relaxed);
-                    let Some(point) = points.get(place) else { return };
-                    let changes: Point = base.iter().chain(point).cloned().collect();
-                    let result = Scenario::parse(text, &changes)
-                        .and_then(|scenario| simulate(&scenario))
-                        .map(|(outcome, _)| outcome)
-                        .map_err(|error| format!("{error:#}"));
+                    if place >= n || stop() {
+                        return;
+                    }
+                    let result = work(place);
                     if let Ok(mut slot) = results[place].lock() {
                         *slot = Some(result);
                     }
-                    done(finished.fetch_add(1, Relaxed) + 1);
                 }
             });
         }
     });
-    let taken = |slot: Mutex<Option<_>>| slot.into_inner().ok().flatten();
-    let never = || Err("the simulation ended without a result".to_string());
-    results.into_iter().map(|slot| taken(slot).unwrap_or_else(never)).collect()
+    results.into_iter().map(|slot| slot.into_inner().ok().flatten()).collect()
+}
+
+/// The changes that lead from a text to a point.
+pub fn changes(base: &[Change], point: &[Change]) -> Vec<Change> {
+    base.iter().chain(point).cloned().collect()
+}
+
+/// The scenario of every point, before any is simulated.
+///
+/// Errors: what is wrong with some of them, each said once.
+pub fn check(text: &Text, base: &[Change], points: &[Point], jobs: usize) -> Result<()> {
+    let read = |place: usize| {
+        let point = &points[place];
+        let scenario = Scenario::read(text, &changes(base, point));
+        scenario.err().map(|error| format!("{error:#}"))
+    };
+    let mut wrong: Vec<String> = Vec::new();
+    for why in each(points.len(), jobs, || false, read).into_iter().flatten().flatten() {
+        if !wrong.contains(&why) {
+            wrong.push(why);
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(())
+}
+
+/// Simulates a point in this process.
+///
+/// Errors: why there is no outcome.
+pub fn here(text: &Text, base: &[Change], point: &[Change]) -> Result<Outcome, String> {
+    let simulated = Scenario::read(text, &changes(base, point)).and_then(|s| simulate(&s));
+    simulated.map(|(outcome, _)| outcome).map_err(|error| format!("{error:#}"))
 }
 
 #[cfg(test)]
@@ -118,13 +143,33 @@ mod tests {
 
     #[test]
     fn one_point_that_fails_keeps_the_others() {
-        let text = Scenario::text("two-barriers").unwrap();
+        let text = Text::named("two-barriers").unwrap();
         let base = vec![("seconds".to_string(), "0.01".to_string())];
-        let points = points(&[axis("scheduler=eevdf,nonsense,cfs").unwrap()]);
-        let results = sweep(&text, &base, &points, 2, |_| {});
-        assert!(results[0].is_ok() && results[2].is_ok());
-        assert!(results[1].as_ref().unwrap_err().contains("there is no scheduler \"nonsense\""));
-        let again = sweep(&text, &base, &points, 1, |_| {});
-        assert_eq!(results, again, "on any number of cores the same");
+        let points = points(&[axis("starvation-s=30,0.000001,20").unwrap()]);
+        let sweep =
+            |jobs| each(points.len(), jobs, || false, |place| here(&text, &base, &points[place]));
+        let results = sweep(2);
+        let failed = |place: usize| results[place].as_ref().unwrap().is_err();
+        assert!(!failed(0) && failed(1) && !failed(2), "{results:?}");
+        assert_eq!(results, sweep(1), "on any number of cores the same");
+    }
+
+    #[test]
+    fn all_points_are_checked_before_any_is_simulated() {
+        let text = Text::named("two-barriers").unwrap();
+        let all = points(&[axis("scheduler=eevdf,nonsense").unwrap(), axis("seed=1,2").unwrap()]);
+        let error = check(&text, &[], &all, 2).unwrap_err().to_string();
+        assert!(error.starts_with("--set scheduler=nonsense: there is no scheduler"), "{error}");
+        assert_eq!(error.matches("nonsense\"").count(), 1, "said once: {error}");
+        check(&text, &[], &all[..2], 2).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_sweep_keeps_what_is_done() {
+        let done = AtomicUsize::new(0);
+        let work = |place| (done.fetch_add(1, Relaxed), place).1;
+        let results = each(10, 1, || done.load(Relaxed) >= 3, work);
+        assert_eq!(results.iter().flatten().copied().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(results.len(), 10);
     }
 }

@@ -2,9 +2,7 @@
 //! A simulation as a trace for the Perfetto UI: a track for each pCPU and each vCPU, arrows from a
 //! spinner to the vCPU that it yields to, and from an IPI's sender to its receiver.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use prost::Message;
@@ -57,7 +55,7 @@ const MOST_EVENTS: u64 = 3_000_000;
 const THREADS: u64 = 100_000;
 
 pub struct Trace {
-    out: BufWriter<File>,
+    out: BufWriter<Box<dyn Write>>,
     events: u64,
     flows: u64,
     /// For each thread the arrow that ends when it runs next.
@@ -67,9 +65,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Errors: the file cannot be written.
-    pub fn new(file: &Path, pcpus: usize, threads: Vec<String>) -> Result<Self> {
-        let out = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
+    pub fn new(out: Box<dyn Write>, pcpus: usize, threads: Vec<String>) -> Self {
         let mut trace = Trace {
             out: BufWriter::new(out),
             events: 0,
@@ -84,7 +80,7 @@ impl Trace {
         for (thread, name) in (0..).zip(trace.names.clone()) {
             trace.describe(THREADS + thread, name);
         }
-        Ok(trace)
+        trace
     }
 
     fn describe(&mut self, uuid: u64, name: String) {
@@ -174,7 +170,8 @@ mod tests {
     #[test]
     fn packets_are_those_of_perfetto() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut trace = Trace::new(file.path(), 1, vec!["a".into(), "b".into()]).unwrap();
+        let mut trace =
+            Trace::new(Box::new(file.reopen().unwrap()), 1, vec!["a".into(), "b".into()]);
         trace.runs(10, 0, 0);
         trace.arrow(20, 0, 1, "yields to b");
         trace.stops(20, 0, 0);

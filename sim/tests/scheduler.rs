@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use baton_sim::fuzz::fuzz;
+use baton_sim::fuzz::{fuzz, in_process};
 use baton_sim::outcome::{Outcome, VmOutcome, simulate};
 use baton_sim::scenario::{MACHINES, Scenario, load};
 
@@ -532,19 +532,49 @@ fn bad_scenarios_are_refused_in_one_line() {
             "did you mean \"xeon-8\"",
         ),
         (format!("{HEAD}sceduler = 1\n{vm}"), "did you mean \"scheduler\""),
-        (format!("{HEAD}{}", vm.replace('2', "0")), "vcpus is 0"),
-        (format!("{HEAD}{}", vm.replace('2', "1000000")), "vcpus is 1000000"),
-        (format!("{}{vm}", HEAD.replace("1.0", "nan")), "seconds is NaN"),
-        (format!("{}{vm}", HEAD.replace("1.0", "-1.0")), "seconds is -1"),
-        (format!("{HEAD}pcpus = 9\n{vm}"), "pcpus is 9"),
-        (format!("{HEAD}{}", vm.replace("lock", "lok")), "there is no workload \"lok\""),
-        (format!("{HEAD}[kvm]\non-spin = \"some\"\n{vm}"), "kvm:"),
+        (
+            format!("{HEAD}{}", vm.replace('2', "0")),
+            "key vm.0.vcpus: must be from 1 to 1,024, not 0",
+        ),
+        (format!("{HEAD}{}", vm.replace('2', "1000000")), "not 1000000"),
+        (
+            format!("{}{vm}", HEAD.replace("1.0", "nan")),
+            "key seconds: must be from 0.001 to 36,000, not NaN",
+        ),
+        (format!("{}{vm}", HEAD.replace("1.0", "-1.0")), "not -1"),
+        (format!("{HEAD}pcpus = 9\n{vm}"), "from 1 to 8, not 9"),
+        (
+            format!("{HEAD}{}", vm.replace("lock", "lok")),
+            "there is no \"lok\" (did you mean \"lock\"?)",
+        ),
+        (
+            format!("{HEAD}[kvm]\non-spin = \"some\"\n{vm}"),
+            "[kvm], key kvm.on-spin: \"some\" is not possible",
+        ),
         (format!("{HEAD}yield-policy = [\"who\"]\n{vm}"), "there is no \"who\""),
         (format!("{}{vm}", HEAD.replace("scx_baton", "scx_bato")), "there is no scheduler"),
         (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"done\"]"), "takes no time"),
         (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compte 1us\"]"), "no step"),
         (format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compute 1xs\"]"), "no time"),
-        ("machine".to_string(), "expected"),
+        ("machine".to_string(), "line 1: "),
+        // Under any scheduler.
+        (
+            format!("{}yield-policy = [\"who\"]\n{vm}", HEAD.replace("scx_baton", "eevdf")),
+            "key yield-policy: there is no \"who\"",
+        ),
+        (
+            format!("{HEAD}[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compute 1us so\"]"),
+            "key vm.0.task.0.program.0: \"compute 1us so\": compute takes TIME [±N%] [kernel]: \
+             \"so\" is left over",
+        ),
+        (
+            format!("{HEAD}[costs]\nidle_exits = [[5000, 10], [1000, 5]]\n{vm}"),
+            "[costs], key costs.idle_exits: must be sorted",
+        ),
+        (format!("{HEAD}{vm}\n[[fault]]\nat-ms = 1\noffline = 8"), "key fault.0.offline"),
+        (format!("{HEAD}{vm}\n[[thread]]\nrun-us = 5.0\ncpu = 8"), "key thread.0.cpu"),
+        (format!("{HEAD}{vm}\ncgroup = \"none\""), "key vm.0.cgroup: there is no [[cgroup]]"),
+        (format!("{HEAD}{vm}\ntasks = 0"), "key vm.0.tasks: must be from 1"),
     ] {
         let why = error(&text);
         assert!(why.contains(words) && !why.contains('\n'), "\"{words}\" is not in: {why}");
@@ -596,7 +626,7 @@ fn a_deadlock_is_explained() {
 #[test]
 fn invariants_hold_with_faults() {
     for seed in 0..150 {
-        if let Err(failure) = fuzz(seed, "scx_baton") {
+        if let Err(failure) = fuzz(seed, "scx_baton", &in_process) {
             panic!("seed {seed}: {}\n{}", failure.why, failure.scenario);
         }
     }

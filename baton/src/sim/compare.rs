@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `baton sim compare`: one key varied, side by side.
+//! `baton sim compare`: some keys varied, side by side.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
+use baton_output::{open_all, say};
 use baton_sim::outcome::{Outcome, short};
-use baton_sim::sweep::{axis, points, sweep};
+use baton_sim::sweep::{axis, check, each, points};
 use baton_testbed::columns::aligned;
+use baton_testbed::interrupt::{self, Interrupted};
 use baton_testbed::stats::{median, paired_ratio, range};
 use clap::Args;
 
 use super::output::Output;
-use super::{Jobs, Named, failed, plot, progress, show};
+use super::{
+    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, stopped, warn_of_ignored,
+};
 
 #[derive(Args)]
 pub struct Compare {
     #[command(flatten)]
     named: Named,
-    /// What to vary, and its values; the first is what the others are compared with
-    #[arg(long, value_name = "KEY=A,B,…")]
-    vary: String,
+    /// What to vary, and its values; several times for all combinations. With the first value of each
+    /// the others are compared
+    #[arg(long, value_name = "KEY=A,B,…", required = true)]
+    vary: Vec<String>,
     /// Seeds of each, from 1
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: u32,
@@ -27,16 +32,44 @@ pub struct Compare {
     output: Output,
 }
 
+/// Points and outcomes that a comparison may hold.
+const MOST_POINTS: usize = 1_000_000;
+
 pub fn compare(compare: &Compare) -> Result<()> {
-    let (key, values) = axis(&compare.vary)?;
-    ensure!(values.len() > 1, "--vary {key} has one value only");
-    let (text, base) = (compare.named.text()?, compare.named.changes()?);
-    compare.output.check()?;
+    let axes = compare.vary.iter().map(|text| axis(text)).collect::<Result<Vec<_>>>()?;
+    let asked = compare.named.read()?;
+    no_key_twice(&asked.base, &axes)?;
+    let sets_seed = asked.base.iter().map(|(key, _)| key).chain(axes.iter().map(|(key, _)| key));
+    ensure!(
+        sets_seed.clone().all(|key| key != "seed"),
+        "compare sets the seeds itself; --seeds says how many"
+    );
+    let compared = points(&axes);
+    if compared.len() < 2 {
+        bail!("--vary {} has one value only", axes[0].0);
+    }
     let seeds: Vec<String> = (1..=compare.seeds).map(|seed| seed.to_string()).collect();
-    let all = points(&[(key.clone(), values.clone()), ("seed".into(), seeds)]);
-    let results =
-        sweep(&text, &base, &all, compare.jobs.number(), |done| progress(done, all.len()));
     let n = compare.seeds as usize;
+    ensure!(compared.len() * n <= MOST_POINTS, "{} points are too many", compared.len() * n);
+    let all = points(&[&axes[..], &[("seed".to_string(), seeds)]].concat());
+    let jobs = compare.jobs.number();
+    check(&asked.text, &asked.base, &all, jobs)?;
+    let inputs = asked.inputs(&asked.scenario(&all[0])?);
+    let [json, csv, svg] = open_all(compare.output.options(), &as_paths(&inputs))?;
+    interrupt::install();
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let results = each(all.len(), jobs, stopped, |place| {
+        let result = asked.simulate(&all[place]);
+        progress(1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed), all.len());
+        result
+    });
+    let results: Vec<_> = results.into_iter().map(interrupted_is_none).collect();
+    progress(all.len(), all.len());
+    let keys: Vec<&str> = axes.iter().map(|(key, _)| key.as_str()).collect();
+    let key = keys.join(", ");
+    let name = |point: &[(String, String)]| {
+        point.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ")
+    };
     let mut rows = vec![
         [
             key.as_str(),
@@ -53,18 +86,21 @@ pub fn compare(compare: &Compare) -> Result<()> {
         .to_vec(),
     ];
     let mut failures = Vec::new();
+    let of = |place: usize| &results[place * n..(place + 1) * n];
     let rates = |place: usize| -> Vec<Option<f64>> {
-        let of = &results[place * n..(place + 1) * n];
-        of.iter().map(|result| result.as_ref().ok().map(Outcome::rate)).collect()
+        let ok = |result: &Option<Result<Outcome, String>>| {
+            result.as_ref().and_then(|result| result.as_ref().ok()).map(Outcome::rate)
+        };
+        of(place).iter().map(ok).collect()
     };
     let first = rates(0);
     let mut shown = Vec::new();
-    for (place, value) in values.iter().enumerate() {
-        let of = &results[place * n..(place + 1) * n];
-        failures.extend(of.iter().filter_map(|result| {
-            result.as_ref().err().map(|why| format!("{key} = {value}: {why}"))
+    for (place, point) in compared.iter().enumerate() {
+        let value = name(point);
+        failures.extend(of(place).iter().flatten().filter_map(|result| {
+            result.as_ref().err().map(|why| format!("{}: {why}", in_words(point)))
         }));
-        let outcomes: Vec<&Outcome> = of.iter().flatten().collect();
+        let outcomes: Vec<&Outcome> = of(place).iter().flatten().flatten().collect();
         let figure = |figure: fn(&Outcome) -> f64| {
             median(&outcomes.iter().map(|outcome| figure(outcome)).collect::<Vec<_>>())
         };
@@ -82,7 +118,7 @@ pub fn compare(compare: &Compare) -> Result<()> {
         });
         let number = |value: Option<f64>| value.map_or("–".into(), short);
         rows.push(vec![
-            value.clone(),
+            value,
             number(median(&work)),
             spread,
             if place == 0 { "–".into() } else { ratio },
@@ -95,8 +131,20 @@ pub fn compare(compare: &Compare) -> Result<()> {
             number(figure(|o| o.longest_wait_ms)),
         ]);
     }
-    show(&aligned(&rows, false));
+    let told = say(&aligned(&rows, false));
+    warn_of_ignored(results.iter().flatten().flatten());
     let title = format!("Work a second by {key}; whiskers: least and most of {n} seeds");
-    compare.output.save(&all, &results, || plot::bars(&title, &shown))?;
+    Output::files(json, csv, svg).save_all(&all, &results, || plot::bars(&title, &shown))?;
+    told?;
+    if stopped() {
+        return Err(Interrupted.into());
+    }
     failed(&failures, results.len())
+}
+
+/// What Ctrl-C has ended was not simulated.
+pub fn interrupted_is_none(
+    result: Option<Result<Outcome, String>>,
+) -> Option<Result<Outcome, String>> {
+    result.filter(|result| !matches!(result, Err(why) if why.ends_with("interrupted")))
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim list`: what comes with the simulator.
 
+use baton_sim::build::SCHEDULERS;
 use baton_sim::scenario::{MACHINES, SCENARIOS};
 use baton_sim::workload;
 
@@ -32,17 +33,13 @@ pub fn list() -> String {
         "Workloads:",
         workload::list().iter().map(|(name, what)| (name.to_string(), what.to_string())).collect(),
     );
-    let schedulers = [
-        ("cfs", "the kernel's, with its buddies (Linux 2.6.24 to 6.5)"),
-        ("eevdf", "the kernel's (6.6 on)"),
-        ("cfs-debooster, eevdf-debooster", "the same; the spinner is held back (seed 001)"),
-        ("scx_baton", "Baton's own BPF source"),
-        ("scx_fifo, scx_vtime", "small examples (sim/examples)"),
-        ("FILE.bpf.c", "any sched_ext scheduler in BPF C; it is compiled with clang"),
-    ];
-    section(
-        "Schedulers:",
-        schedulers.map(|(name, what)| (name.to_string(), what.to_string())).to_vec(),
-    );
+    let mut schedulers: Vec<(String, String)> =
+        SCHEDULERS.iter().map(|(name, what)| (name.to_string(), what.to_string())).collect();
+    let own = "a sched_ext scheduler of yours in BPF C: clang compiles it natively, and nothing of it \
+               is verified as the kernel would";
+    schedulers.push(("FILE.bpf.c".into(), own.into()));
+    section("Schedulers:", schedulers);
+    out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says what \
+            it means.\n";
     out
 }

@@ -1,45 +1,77 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim`: hosts of any size, simulated, under any scheduler.
 
+mod apart;
 mod compare;
 mod fuzz;
+mod legend;
 mod list;
 mod output;
 mod plot;
 mod ray;
 mod reproduce;
 mod run;
+mod show;
 mod sweep;
 
+use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use baton_output::{note, say};
+use baton_sim::build::is_source;
 use baton_sim::explain::explain;
-use baton_sim::scenario::Scenario;
-use baton_sim::sweep::Point;
+use baton_sim::keys::Change;
+use baton_sim::outcome::{Outcome, simulate};
+use baton_sim::scenario::{Scenario, Text};
+use baton_sim::sweep::{Point, changes};
+use baton_testbed::interrupt::{self, Interrupted};
 use clap::{Args, Subcommand};
+
+/// 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
 
 /// Simulates KVM hosts: scx_baton's own source, the kernel's schedulers, any VMs, the same result every
 /// time.
 #[derive(Subcommand)]
+#[command(after_help = HELP)]
 pub enum Sim {
     /// Simulate one scenario
+    #[command(after_help = legend::RUN)]
     Run(run::Run),
-    /// The same scenario with one key varied, side by side, for several seeds
+    /// The same scenario with some keys varied, side by side, for several seeds
+    #[command(after_help = legend::COMPARE)]
     Compare(compare::Compare),
     /// All combinations of several keys, on all cores or on a Ray cluster
+    #[command(after_help = legend::SWEEP)]
     Sweep(sweep::Sweep),
     /// The scenarios, machines, workloads and schedulers that come with the simulator
     List,
+    /// Print a scenario or a machine of 'baton sim list' as TOML: to begin one of your own
+    Show(show::Show),
     /// What a scenario says, in words, with every default
     Explain(Named),
     /// The tables and claims of the seed documents: theirs, ours, and what agrees
     Reproduce(reproduce::Reproduce),
     /// Random scenarios with faults, and invariants that must hold: the scheduler's test rig
+    #[command(after_help = legend::FUZZ)]
     Fuzz(fuzz::Fuzz),
+    /// One simulation for another process of ours
+    #[command(hide = true)]
+    Apart,
 }
+
+const HELP: &str = "\
+Begin with: baton sim list; baton sim explain two-barriers; baton sim compare two-barriers --vary \
+scheduler=eevdf,scx_baton
+
+Needs neither root nor KVM, and changes nothing on the host. docs/sim.md has all keys of a scenario.
+
+Exit status: 0; 1 if something could not be simulated or written, after a line that says why; 2 for \
+wrong options; 130 after Ctrl-C (what was simulated until then is printed and saved).";
 
 #[derive(Args)]
 pub struct Named {
@@ -65,11 +97,6 @@ impl Jobs {
     }
 }
 
-/// To standard output. If nobody reads on, nobody misses the rest.
-fn show(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
-}
-
 /// Returns the exit status.
 pub fn main(what: Sim) -> i32 {
     let result = match &what {
@@ -78,69 +105,153 @@ pub fn main(what: Sim) -> i32 {
         Sim::Sweep(options) => sweep::sweep_all(options),
         Sim::Reproduce(options) => reproduce::reproduce_all(options),
         Sim::Fuzz(options) => fuzz::fuzz_all(options),
-        Sim::List => {
-            show(&list::list());
-            Ok(())
-        }
-        Sim::Explain(named) => named.scenario().and_then(|scenario| {
-            show(&explain(&scenario)?);
-            Ok(())
-        }),
+        Sim::List => say(&list::list()),
+        Sim::Show(options) => show::show(options),
+        Sim::Explain(named) => named.read().and_then(|asked| say(&explain(&asked.scenario(&[])?)?)),
+        Sim::Apart => apart::serve(),
     };
     match result {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("baton sim: {error:#}");
-            1
+            note(&format!("baton sim: {error:#}"));
+            if error.is::<Interrupted>() { INTERRUPTED } else { 1 }
         }
     }
+}
+
+/// What the user wants simulated: a scenario, and its changes.
+struct Asked {
+    name: String,
+    text: Text,
+    base: Point,
 }
 
 impl Named {
-    fn text(&self) -> Result<String> {
-        if self.scenario == "-" {
+    fn read(&self) -> Result<Asked> {
+        let base = self.changes()?;
+        let text = if self.scenario == "-" {
             let mut text = String::new();
             io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-            return Ok(text);
-        }
-        Scenario::text(&self.scenario)
+            Text { text, dir: PathBuf::new() }
+        } else {
+            Text::named(&self.scenario)?
+        };
+        let name = match &self.scenario[..] {
+            "-" => "standard input".into(),
+            name => format!("scenario {name}"),
+        };
+        Ok(Asked { name, text, base })
     }
 
     fn changes(&self) -> Result<Point> {
-        let change = |text: &String| {
+        let mut all: Point = Vec::new();
+        for text in &self.changes {
             let (key, value) = text
                 .split_once('=')
                 .with_context(|| format!("--set \"{text}\" is not key=value"))?;
-            Ok((key.to_string(), value.to_string()))
-        };
-        self.changes.iter().map(change).collect()
-    }
-
-    fn scenario(&self) -> Result<Scenario> {
-        Scenario::parse(&self.text()?, &self.changes()?)
-            .with_context(|| format!("scenario {}", self.scenario))
-    }
-}
-
-/// On a terminal, one line.
-fn progress(done: usize, all: usize) {
-    if io::stderr().is_terminal() {
-        let end = if done == all { "\r\x1b[K" } else { "" };
-        eprint!("\r{done} of {all} simulated{end}");
-    }
-}
-
-fn failed(failures: &[String], all: usize) -> Result<()> {
-    let mut last = "";
-    for failure in failures {
-        // Seeds fail alike more often than not.
-        if failure != last {
-            eprintln!("{failure}");
+            let twice = all.iter().any(|(other, _)| other == key);
+            ensure!(!twice, "--set gives {key} twice");
+            all.push((key.to_string(), value.to_string()));
         }
-        last = failure;
+        Ok(all)
+    }
+}
+
+impl Asked {
+    fn scenario(&self, point: &[Change]) -> Result<Scenario> {
+        Scenario::read(&self.text, &changes(&self.base, point)).with_context(|| self.name.clone())
+    }
+
+    /// Files that a simulation reads: none of them may be an output.
+    fn inputs(&self, scenario: &Scenario) -> Vec<(&'static str, PathBuf)> {
+        let of_scenario = self.name.strip_prefix("scenario ").map(PathBuf::from);
+        let files = [
+            ("the scenario", of_scenario),
+            ("the machine's file", Some(scenario.machine_file.clone())),
+            ("the scheduler", Some(scenario.scheduler_file.clone())),
+        ];
+        let there =
+            |(what, file): (_, Option<PathBuf>)| Some((what, file.filter(|f| f.is_file())?));
+        files.into_iter().filter_map(there).collect()
+    }
+
+    /// Simulates a point; a scheduler of the user's in a process of its own, since it may do
+    /// anything.
+    fn simulate(&self, point: &[Change]) -> Result<Outcome, String> {
+        let scenario = self.scenario(point).map_err(|error| format!("{error:#}"))?;
+        if is_source(&scenario.scheduler) {
+            let all = changes(&self.base, point);
+            return apart::simulate(&self.text, &all, None).map(|done| done.outcome);
+        }
+        simulate(&scenario).map(|(outcome, _)| outcome).map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// Two ways to give one key a value would hide one of them.
+fn no_key_twice(base: &[Change], axes: &[(String, Vec<String>)]) -> Result<()> {
+    for (place, (key, values)) in axes.iter().enumerate() {
+        let again = axes[..place].iter().any(|(other, _)| other == key);
+        ensure!(!again, "--vary gives {key} twice");
+        ensure!(!base.iter().any(|(other, _)| other == key), "{key} is in --set and in --vary");
+        for (n, value) in values.iter().enumerate() {
+            ensure!(!values[..n].contains(value), "--vary {key} has {value} twice");
+        }
+    }
+    Ok(())
+}
+
+fn stopped() -> bool {
+    interrupt::check().is_err()
+}
+
+/// A point in words.
+fn in_words(point: &[Change]) -> String {
+    let words: Vec<String> = point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    words.join(", ")
+}
+
+/// One line on a terminal; whoever closed standard error does not want it.
+fn line(words: fmt::Arguments) {
+    let mut err = io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{words}");
+        let _ = err.flush();
+    }
+}
+
+fn progress(done: usize, all: usize) {
+    match done == all {
+        true => line(format_args!("")),
+        false => line(format_args!("{done} of {all} simulated")),
+    }
+}
+
+/// What went wrong, once for each kind: seeds fail alike more often than not.
+fn failed(failures: &[String], all: usize) -> Result<()> {
+    for (place, failure) in failures.iter().enumerate() {
+        if place == 0 || failures[place - 1] != *failure {
+            note(failure);
+        }
     }
     if !failures.is_empty() {
         bail!("{} of {all} simulations failed, see above", failures.len());
     }
     Ok(())
+}
+
+/// Says once what a scheduler ignores of the scenario.
+fn warn_of_ignored<'a>(outcomes: impl Iterator<Item = &'a Outcome>) {
+    let mut said: Vec<(&str, &[String])> = Vec::new();
+    for outcome in outcomes.filter(|outcome| !outcome.ignored.is_empty()) {
+        let words = (outcome.scheduler.as_str(), &outcome.ignored[..]);
+        if !said.contains(&words) {
+            said.push(words);
+            note(&format!("{} ignores {}", words.0, words.1.join(", ")));
+        }
+    }
+}
+
+/// Inputs as [`baton_output::open_all`] takes them.
+fn as_paths<'a>(inputs: &'a [(&'static str, PathBuf)]) -> Vec<(&'static str, &'a Path)> {
+    inputs.iter().map(|(what, path)| (*what, path.as_path())).collect()
 }

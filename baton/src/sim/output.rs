@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Figures of simulations as files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use baton_output::OutFile;
 use baton_sim::outcome::{Lateness, Outcome};
 use baton_sim::sweep::Point;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::files::{replace, writable};
-
-/// Outcomes, or why there is none.
-pub type Results = [Result<Outcome, String>];
+/// Outcomes, or why there is none; `None`: not simulated.
+pub type Results = [Option<Result<Outcome, String>>];
 
 #[derive(Args)]
 pub struct Output {
@@ -27,23 +26,48 @@ pub struct Output {
     svg: Option<PathBuf>,
 }
 
+/// They are open.
+pub struct Files {
+    json: Option<OutFile>,
+    csv: Option<OutFile>,
+    svg: Option<OutFile>,
+}
+
 impl Output {
-    /// Whether all files can be written, as far as that can be known.
-    pub fn check(&self) -> Result<()> {
-        [&self.json, &self.csv, &self.svg].into_iter().flatten().try_for_each(|file| writable(file))
+    /// For [`baton_output::open_all`].
+    pub fn options(&self) -> [(&'static str, Option<&Path>); 3] {
+        [
+            ("--json", self.json.as_deref()),
+            ("--csv", self.csv.as_deref()),
+            ("--svg", self.svg.as_deref()),
+        ]
     }
 
-    pub fn save(
+    pub fn files(json: Option<OutFile>, csv: Option<OutFile>, svg: Option<OutFile>) -> Files {
+        Files { json, csv, svg }
+    }
+}
+
+impl Files {
+    /// What is known so far.
+    pub fn keep(&self, points: &[Point], results: &Results) -> Result<()> {
+        match &self.json {
+            Some(file) => file.keep(&format!("{:#}\n", all(points, results))),
+            None => Ok(()),
+        }
+    }
+
+    pub fn save_all(
         &self,
         points: &[Point],
         results: &Results,
         picture: impl FnOnce() -> Result<String>,
     ) -> Result<()> {
-        self.save_as(&all(points, results), points, results, picture)
+        self.save(&all(points, results), points, results, picture)
     }
 
     /// The same, with other JSON.
-    pub fn save_as(
+    pub fn save(
         &self,
         json: &Value,
         points: &[Point],
@@ -51,25 +75,26 @@ impl Output {
         picture: impl FnOnce() -> Result<String>,
     ) -> Result<()> {
         if let Some(file) = &self.json {
-            replace(file, &format!("{json:#}\n"))?;
+            file.finish(&format!("{json:#}\n"))?;
         }
         if let Some(file) = &self.csv {
-            replace(file, &csv(points, results))?;
+            file.finish(&csv(points, results))?;
         }
         if let Some(file) = &self.svg {
-            replace(file, &picture()?)?;
+            file.finish(&picture()?)?;
         }
         Ok(())
     }
 }
 
 fn all(points: &[Point], results: &Results) -> Value {
-    let entry = |(point, result): (&Point, &Result<Outcome, String>)| {
+    let entry = |(point, result): (&Point, &Option<Result<Outcome, String>>)| {
         let point: serde_json::Map<String, Value> =
             point.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
         match result {
-            Ok(outcome) => json!({"point": point, "outcome": outcome}),
-            Err(why) => json!({"point": point, "error": why}),
+            Some(Ok(outcome)) => json!({"point": point, "outcome": outcome}),
+            Some(Err(why)) => json!({"point": point, "error": why}),
+            None => json!({"point": point, "outcome": null}),
         }
     };
     points.iter().zip(results).map(entry).collect()
@@ -92,7 +117,7 @@ pub fn csv(points: &[Point], results: &Results) -> String {
     let keys = points.first().into_iter().flatten().map(|(key, _)| cell(key) + ",");
     let mut out = keys.collect::<String>() + FIGURES + "\n";
     for (point, result) in points.iter().zip(results) {
-        let Ok(outcome) = result else { continue };
+        let Some(Ok(outcome)) = result else { continue };
         for (place, vm) in outcome.vms.iter().enumerate() {
             let late = |of: fn(&Lateness) -> f64| vm.lateness.as_ref().map(of);
             let figures = [
@@ -137,7 +162,7 @@ mod tests {
         let (outcome, _) = simulate(&scenario).unwrap();
         let point = |value: &str| vec![("kvm.halt-poll".to_string(), value.to_string())];
         let points = [point("{ fixed = 1, a = \"b\" }"), point("off")];
-        let text = csv(&points, &[Ok(outcome), Err("no".into())]);
+        let text = csv(&points, &[Some(Ok(outcome)), Some(Err("no".into()))]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
         assert!(lines[0].starts_with("kvm.halt-poll,vm,vcpus,"));

@@ -100,7 +100,7 @@ pub fn points(points: &[Point], results: &Results) -> Result<String> {
         let ((key, value), rest) = point.split_first()?;
         let rest: Vec<String> =
             rest.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        Some((key, value, rest.join(", "), result.as_ref().ok()?.rate()))
+        Some((key, value, rest.join(", "), result.as_ref()?.as_ref().ok()?.rate()))
     });
     let done: Vec<(&String, &String, String, f64)> = done.collect();
     let key = done.first().map_or(String::new(), |(key, ..)| key.to_string());

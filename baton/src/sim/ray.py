@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Simulates the points of a sweep on a Ray cluster: 'baton sim sweep --ray ADDRESS' runs it.
 
-Reads {"program", "scenario", "points"} from standard input; writes a line of JSON for each point as it
+Reads {"program", "jobs"} from standard input; writes a line of JSON for each point as it
 ends. The program travels to the machines, which must have the same architecture and a C library that is
 not older.
 """
@@ -18,7 +18,7 @@ except ImportError:
     sys.exit("this Python has no module ray: pip install ray, or name another one with PYTHON=…")
 
 
-def simulate(program, digest, scenario, point):
+def simulate(program, digest, job):
     import os
     import subprocess
     import tempfile
@@ -33,16 +33,11 @@ def simulate(program, digest, scenario, point):
             file.write(program)
         os.chmod(part, 0o700)
         os.rename(part, path)
-    with tempfile.TemporaryDirectory() as directory:
-        out = os.path.join(directory, "outcome.json")
-        changes = [word for key, value in point for word in ("--set", f"{key}={value}")]
-        command = [path, "sim", "run", "-", "--json", out, *changes]
-        ended = subprocess.run(command, input=scenario, text=True, capture_output=True)
-        if ended.returncode != 0:
-            lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
-            return {"error": lines[-1].removeprefix("baton sim: ")}
-        with open(out) as file:
-            return {"outcome": file.read()}
+    ended = subprocess.run([path, "sim", "apart"], input=job, text=True, capture_output=True)
+    if ended.stdout:
+        return ended.stdout
+    lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+    return json.dumps({"error": lines[-1].removeprefix("baton sim: ")})
 
 
 def reachable(address):
@@ -68,23 +63,23 @@ def main():
     except Exception as error:
         why = str(error).strip().splitlines()
         sys.exit(f"no Ray cluster at {address}: {why[0] if why else type(error).__name__}")
-    program, scenario = ray.put(program), ray.put(job["scenario"])
+    program = ray.put(program)
     remote = ray.remote(num_cpus=1, max_retries=3)(simulate)
     # So many at once keep the machines busy, and no list of a million.
     most = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-    running, points = {}, iter(enumerate(job["points"]))
+    running, points = {}, iter(enumerate(job["jobs"]))
     while True:
         while len(running) < most and (entry := next(points, None)):
-            running[remote.remote(program, digest, scenario, entry[1])] = entry[0]
+            running[remote.remote(program, digest, json.dumps(entry[1]))] = entry[0]
         if not running:
             break
         (first, *_), _ = ray.wait(list(running), num_returns=1)
         place = running.pop(first)
         try:
-            result = ray.get(first)
+            answer = ray.get(first)
         except Exception as error:
-            result = {"error": f"Ray: {str(error).strip().splitlines()[-1]}"}
-        print(json.dumps({"place": place, **result}), flush=True)
+            answer = json.dumps({"error": f"Ray: {str(error).strip().splitlines()[-1]}"})
+        print(json.dumps({"place": place, "answer": answer}), flush=True)
 
 
 main()

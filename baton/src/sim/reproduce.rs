@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim reproduce`: the seeds' tables and claims.
 
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use baton_output::{open_all, say};
 use baton_sim::reproduce::{reproduce, verdict};
 use baton_testbed::columns::aligned;
+use baton_testbed::interrupt;
 use clap::Args;
 use serde_json::json;
 
-use super::{Jobs, show};
-use crate::files::{replace, writable};
+use super::{Jobs, line};
 
 #[derive(Args)]
 pub struct Reproduce {
@@ -23,18 +23,12 @@ pub struct Reproduce {
 }
 
 pub fn reproduce_all(options: &Reproduce) -> Result<()> {
-    if let Some(file) = &options.json {
-        writable(file)?;
-    }
+    let [json] = open_all([("--json", options.json.as_deref())], &[])?;
+    interrupt::install();
     let jobs = options.jobs.number();
-    let rows = reproduce(jobs, |part| {
-        if io::stderr().is_terminal() {
-            eprint!("\r\x1b[K{part}");
-        }
-    })?;
-    if io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
+    let rows = reproduce(jobs, |part| line(format_args!("{part}")));
+    line(format_args!(""));
+    let rows = rows?;
     let mut table = vec![
         ["claim", "seed", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
             .map(String::from)
@@ -55,7 +49,7 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
             if row.emergent { "" } else { "input" }.into(),
         ]);
     }
-    show(&aligned(&table, false));
+    let told = say(&aligned(&table, false));
     let (emergent, agree, near) = verdict(&rows);
     let mut text = format!(
         "\nOf {emergent} rows that come out of the interplay {agree} agree in sign and rank, {near} are \
@@ -64,9 +58,9 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
     for row in rows.iter().filter(|row| !row.note.is_empty()) {
         text += &format!("{}: {}\n", row.claim, row.note);
     }
-    show(&text);
-    if let Some(file) = &options.json {
-        replace(file, &format!("{:#}\n", json!(rows)))?;
+    let told = told.and_then(|()| say(&text));
+    if let Some(file) = &json {
+        file.finish(&format!("{:#}\n", json!(rows)))?;
     }
-    Ok(())
+    told
 }

@@ -3,13 +3,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use baton_sim::outcome::{short, simulate, simulate_traced};
+use anyhow::{Result, anyhow};
+use baton_output::{Draft, OutFile, note, open_all, say};
+use baton_sim::build::is_source;
+use baton_sim::outcome::{Watch, short, simulate_watched};
+use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::json;
 
+use super::apart::{self, Done};
 use super::output::Output;
-use super::{Named, plot, show};
+use super::{Asked, Named, as_paths, plot, stopped, warn_of_ignored};
 
 #[derive(Args)]
 pub struct Run {
@@ -23,20 +27,35 @@ pub struct Run {
 }
 
 pub fn run(run: &Run) -> Result<()> {
-    let scenario = run.named.scenario()?;
-    run.output.check()?;
-    let (outcome, speed) = match &run.trace {
-        None => simulate(&scenario)?,
-        Some(file) => {
-            let (outcome, speed, cut) = simulate_traced(&scenario, file)?;
-            if cut {
-                eprintln!(
-                    "the trace ends early, it would be too large: simulate less (--set seconds=0.1)"
-                );
-            }
-            (outcome, speed)
-        }
+    let asked = run.named.read()?;
+    let scenario = asked.scenario(&[])?;
+    let inputs = asked.inputs(&scenario);
+    let [json, csv, svg] = run.output.options();
+    let [json, csv, svg, trace] =
+        open_all([json, csv, svg, ("--trace", run.trace.as_deref())], &as_paths(&inputs))?;
+    interrupt::install();
+    let trace = trace.as_ref().map(OutFile::draft).transpose()?;
+    let path = trace.as_ref().map(Draft::path_for_others);
+    let done = if is_source(&scenario.scheduler) {
+        note(&format!(
+            "{} is compiled as C: nothing of it is verified as the kernel would",
+            scenario.scheduler
+        ));
+        apart::simulate(&asked.text, &asked.base, path.as_deref()).map_err(|why| anyhow!(why))
+    } else {
+        simulate(&asked, path)
     };
+    if stopped() {
+        // What has been traced is no whole trace: its draft goes.
+        return Err(Interrupted.into());
+    }
+    // Of a simulation that failed as well: that is when one wants to see it.
+    trace.map_or(Ok(()), Draft::commit)?;
+    let Done { outcome, speed, cut } = done?;
+    if cut {
+        note("the trace ends early, it would be too large: simulate less (--set seconds=0.1)");
+    }
+    warn_of_ignored([&outcome].into_iter());
     let mut text = outcome.table();
     for (name, count) in &outcome.scheduler_counters {
         text += &format!("{name} {count}  ");
@@ -49,11 +68,22 @@ pub fn run(run: &Run) -> Result<()> {
         short(speed.events_per_s),
         speed.peak_rss_mib
     );
-    show(&text);
-    let mut json = json!(outcome);
-    for (key, value) in json!(speed).as_object().into_iter().flatten() {
-        json[key] = value.clone();
-    }
+    let shown = say(&text);
+    let mut all = json!(outcome);
+    // Apart from the rest, which is the same every time.
+    all["speed"] = json!(speed);
     let picture = plot::times(&outcome);
-    run.output.save_as(&json, &[Vec::new()], &[Ok(outcome)], || picture)
+    let files = Output::files(json, csv, svg);
+    files.save(&all, &[Vec::new()], &[Some(Ok(outcome))], || picture)?;
+    shown
+}
+
+fn simulate(asked: &Asked, trace: Option<PathBuf>) -> Result<Done> {
+    let open = |path: PathBuf| -> Result<Box<dyn std::io::Write>> {
+        Ok(Box::new(std::fs::OpenOptions::new().append(true).open(path)?))
+    };
+    let trace = trace.map(open).transpose()?;
+    let (outcome, speed, cut) =
+        simulate_watched(&asked.scenario(&[])?, Watch { trace, beat: None })?;
+    Ok(Done { outcome, speed, cut })
 }

@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim sweep`: all combinations of several keys.
 
-use anyhow::{Result, ensure};
-use baton_sim::outcome::short;
-use baton_sim::sweep::{axis, points, sweep};
-use baton_testbed::columns::aligned;
-use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, ensure};
+use baton_output::{note, open_all, say};
+use baton_sim::outcome::{Outcome, short};
+use baton_sim::sweep::{Point, axis, check, each, points};
+use baton_testbed::columns::aligned;
+use baton_testbed::interrupt::{self, Interrupted};
+use clap::Args;
+use serde_json::Value;
+
+use super::compare::interrupted_is_none;
 use super::output::Output;
-use super::{Jobs, Named, failed, plot, progress, ray, show};
+use super::{
+    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, ray, stopped,
+    warn_of_ignored,
+};
 
 #[derive(Args)]
 pub struct Sweep {
@@ -23,44 +35,139 @@ pub struct Sweep {
     /// of this machine alone. Needs the Python package ray ($PYTHON, else python3)
     #[arg(long, value_name = "ADDRESS", conflicts_with = "jobs")]
     ray: Option<String>,
+    /// Go on with a sweep that was interrupted: its --json. Points that it has are not simulated again,
+    /// those that failed are. Scenario, --set and --vary must be the same. Without --json the results
+    /// go into FILE again
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
+/// The JSON is written again when this has passed and writing it took a twentieth of that: a machine
+/// that fails takes few points with it.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+
+struct Kept {
+    results: Vec<Option<Result<Outcome, String>>>,
+    done: usize,
+    next: Instant,
+    trouble: Option<anyhow::Error>,
+}
+
 pub fn sweep_all(options: &Sweep) -> Result<()> {
     let axes = options.vary.iter().map(|text| axis(text)).collect::<Result<Vec<_>>>()?;
-    let (text, base) = (options.named.text()?, options.named.changes()?);
-    options.output.check()?;
+    let asked = options.named.read()?;
+    no_key_twice(&asked.base, &axes)?;
     let n = axes.iter().map(|(_, values)| values.len()).fold(1usize, usize::saturating_mul);
     ensure!(n <= 1_000_000, "{n} points are too many; at most a million");
     let all = points(&axes);
-    let done = |done| progress(done, all.len());
-    let results = match &options.ray {
-        None => sweep(&text, &base, &all, options.jobs.number(), done),
-        Some(address) => ray::sweep(address, &text, &base, &all, done)?,
+    let jobs = options.jobs.number();
+    check(&asked.text, &asked.base, &all, jobs)?;
+    let earlier = match &options.resume {
+        Some(file) => {
+            earlier(file, &all).with_context(|| format!("--resume {}", file.display()))?
+        }
+        None => vec![None; n],
     };
+    let inputs = asked.inputs(&asked.scenario(&all[0])?);
+    let [mut json, csv, svg] = options.output.options();
+    json.1 = json.1.or(options.resume.as_deref());
+    let [json, csv, svg] = open_all([json, csv, svg], &as_paths(&inputs))?;
+    let files = Output::files(json, csv, svg);
+    interrupt::install();
+    let missing: Vec<usize> =
+        (0..n).filter(|place| !matches!(earlier[*place], Some(Ok(_)))).collect();
+    let before = n - missing.len();
+    if options.resume.is_some() {
+        note(&format!("{before} of {n} points are there already"));
+    }
+    let results = earlier.into_iter().map(|result| result.filter(Result::is_ok)).collect();
+    let next = Instant::now() + KEEP_EVERY;
+    let kept = Mutex::new(Kept { results, done: before, next, trouble: None });
+    let keep = |place: usize, result: Result<Outcome, String>| {
+        let Ok(mut kept) = kept.lock() else { return };
+        kept.results[place] = interrupted_is_none(Some(result));
+        kept.done += 1;
+        progress(kept.done, n);
+        let start = Instant::now();
+        if start >= kept.next {
+            let trouble = files.keep(&all, &kept.results).err();
+            kept.trouble = trouble;
+            kept.next = Instant::now() + KEEP_EVERY.max(start.elapsed() * 20);
+        }
+    };
+    match &options.ray {
+        None => {
+            each(missing.len(), jobs, stopped, |number| {
+                let place = missing[number];
+                keep(place, asked.simulate(&all[place]));
+            });
+        }
+        Some(address) => {
+            let missed: Vec<Point> = missing.iter().map(|place| all[*place].clone()).collect();
+            let put = |number: usize, result| keep(missing[number], result);
+            ray::sweep(address, &asked.text, &asked.base, &missed, put)?;
+        }
+    }
+    let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let results = kept.results;
+    progress(n, n);
     let mut rows: Vec<Vec<String>> = vec![axes.iter().map(|(key, _)| key.clone()).collect()];
     rows[0].extend(["work/s", "Jain", "PLE/s", "longest wait ms"].map(String::from));
     let mut failures = Vec::new();
     for (point, result) in all.iter().zip(&results) {
         let mut row: Vec<String> = point.iter().map(|(_, value)| value.clone()).collect();
         match result {
-            Ok(o) => row.extend([
+            Some(Ok(o)) => row.extend([
                 short(o.rate()),
                 o.jain.map_or("–".into(), |jain| format!("{jain:.3}")),
                 short(o.vms.iter().map(|vm| vm.ple_exits_per_s).sum()),
                 short(o.longest_wait_ms),
             ]),
-            Err(why) => {
-                let point: Vec<String> =
-                    point.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-                failures.push(format!("{}: {why}", point.join(", ")));
+            Some(Err(why)) => {
+                failures.push(format!("{}: {why}", in_words(point)));
                 row.extend(["failed", "–", "–", "–"].map(String::from));
             }
+            None => row.extend(["not simulated", "–", "–", "–"].map(String::from)),
         }
         rows.push(row);
     }
-    show(&aligned(&rows, false));
-    options.output.save(&all, &results, || plot::points(&all, &results))?;
+    let told = say(&aligned(&rows, false));
+    warn_of_ignored(results.iter().flatten().flatten());
+    files.save_all(&all, &results, || plot::points(&all, &results))?;
+    told?;
+    if stopped() {
+        let done = results.iter().flatten().count();
+        note(&format!("{done} of {n} points are done; --resume goes on with them"));
+        return Err(Interrupted.into());
+    }
     failed(&failures, results.len())
+}
+
+/// What a file that `--json` wrote has of these points.
+fn earlier(file: &Path, all: &[Point]) -> Result<Vec<Option<Result<Outcome, String>>>> {
+    let text = fs::read_to_string(file).context("cannot read it")?;
+    let entries: Vec<Value> =
+        serde_json::from_str(&text).context("it was not written by 'baton sim sweep --json'")?;
+    ensure!(
+        entries.len() == all.len(),
+        "it has {} points and this sweep {}: --vary is not the same",
+        entries.len(),
+        all.len()
+    );
+    let read = |(entry, point): (&Value, &Point)| -> Result<Option<Result<Outcome, String>>> {
+        let same = entry["point"].as_object().is_some_and(|of| {
+            of.len() == point.len()
+                && point.iter().all(|(key, value)| of.get(key).is_some_and(|v| v == value))
+        });
+        ensure!(same, "it has no point {}: --vary is not the same", in_words(point));
+        if entry["outcome"].is_null() {
+            return Ok(entry["error"].as_str().map(|why| Err(why.into())));
+        }
+        let outcome: Outcome = serde_json::from_value(entry["outcome"].clone())
+            .with_context(|| format!("the outcome of {} is none", in_words(point)))?;
+        Ok(Some(Ok(outcome)))
+    };
+    entries.iter().zip(all).map(read).collect()
 }

@@ -2,11 +2,13 @@
 //! Schedulers as native objects: compiled, and loaded once for each simulation, so that each has
 //! global variables of its own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use libloading::Library;
@@ -32,26 +34,31 @@ const HEADERS: [(&str, &str); 7] = [
 const FLAGS: [&str; 7] =
     ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fwrapv", "-Wno-unused"];
 
-/// The native object of a scheduler: scx_baton, an example (scx_fifo, scx_vtime), or a BPF source
-/// that ends in `.bpf.c`, which is compiled.
+/// The native object of a scheduler: scx_baton, an example (scx_fifo, scx_vtime), or else the BPF
+/// source `file`, which is compiled once, whatever becomes of it afterwards.
 ///
-/// Errors: neither, or it does not compile; then with the compiler's words.
-pub fn object(name: &str) -> Result<Vec<u8>> {
+/// Errors: it does not compile; then with the compiler's words.
+pub fn object(name: &str, file: &Path) -> Result<Arc<[u8]>> {
     if let Some(directory) = std::env::var_os(OBJECTS)
         && let Ok(object) = fs::read(Path::new(&directory).join(format!("{name}.so")))
     {
-        return Ok(object);
+        return Ok(object.into());
     }
     match name {
-        "scx_baton" => Ok(BATON.to_vec()),
-        "scx_fifo" => Ok(FIFO.to_vec()),
-        "scx_vtime" => Ok(VTIME.to_vec()),
-        _ if name.ends_with(".bpf.c") => compile(Path::new(name)),
-        _ => bail!(
-            "there is no scheduler \"{name}\": it is one of cfs, cfs-debooster, eevdf, \
-             eevdf-debooster, scx_baton, scx_fifo, scx_vtime, or a file that ends in .bpf.c"
-        ),
+        "scx_baton" => return Ok(BATON.into()),
+        "scx_fifo" => return Ok(FIFO.into()),
+        "scx_vtime" => return Ok(VTIME.into()),
+        _ => {}
     }
+    static COMPILED: Mutex<BTreeMap<PathBuf, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
+    // Who comes second waits for the first one's result.
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(object) = compiled.get(file) {
+        return Ok(object.clone());
+    }
+    let object: Arc<[u8]> = compile(file)?.into();
+    compiled.insert(file.into(), object.clone());
+    Ok(object)
 }
 
 fn compile(source: &Path) -> Result<Vec<u8>> {

@@ -6,6 +6,7 @@ mod ffi;
 mod kfuncs;
 mod load;
 
+use std::cell::Cell;
 use std::ffi::CStr;
 
 use anyhow::{Result, bail};
@@ -16,7 +17,7 @@ use rustc_hash::FxHashMap;
 use self::ffi::*;
 use self::load::Loaded;
 pub use self::load::object;
-use crate::machine::{CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
+use crate::machine::{CpuSet, Heeds, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 
 const LOCAL: u64 = 1 << 63 | 2;
 const GLOBAL: u64 = 1 << 63 | 1;
@@ -147,6 +148,16 @@ struct Inner {
     /// When each timer runs out.
     armed: FxHashMap<u64, Ns>,
     random: Xoshiro256PlusPlus,
+}
+
+thread_local! {
+    /// For signal handlers: what [`Inner::callback`] says.
+    static CALLBACK: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// The scheduler's callback that this thread is in; empty: none. A signal handler may ask.
+pub fn current_callback() -> &'static str {
+    CALLBACK.get()
 }
 
 type LoadFn = unsafe extern "C" fn(*mut KvmVcpu, i32) -> i32;
@@ -358,6 +369,7 @@ impl Scx {
         state.machine = m;
         let before = (state.context, state.callback);
         (state.context, state.callback) = (context, callback);
+        CALLBACK.set(callback);
         before
     }
 
@@ -374,6 +386,7 @@ impl Scx {
             }
         }
         (self.state.context, self.state.callback) = before;
+        CALLBACK.set(before.1);
         if before.0 == In::Nothing {
             self.state.machine = std::ptr::null_mut();
         }
@@ -926,6 +939,17 @@ impl Scheduler for Scx {
 
     fn failure(&self) -> Option<String> {
         self.state.failure.clone()
+    }
+
+    /// A scheduler without callbacks for cgroups knows nothing of them; what it does with those that
+    /// it has cannot be seen.
+    fn heeds(&self) -> Heeds {
+        // SAFETY: as in `call!`.
+        let ops = unsafe { &*self.ops };
+        Heeds {
+            weights: ops.cgroup_init.is_some() || ops.cgroup_set_weight.is_some(),
+            quotas: ops.cgroup_set_bandwidth.is_some(),
+        }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -13,9 +13,12 @@ mod kvm_side;
 mod pcpu;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, bail};
 use baton_haltpoll::{Governor, Halts};
+use baton_testbed::interrupt;
 use hdrhistogram::Histogram;
 use memslots::Hint;
 use rand_core::{RngCore, SeedableRng};
@@ -23,12 +26,18 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::guest::{Act, Interrupt, Vm};
 use crate::kvm::{HaltPoll, Kvm};
-use crate::machine::{Costs, CpuSet, Machine, NONE, Ns, Quota, Scheduler, State, Task};
+use crate::machine::{Costs, CpuSet, Heeds, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 use crate::queue::{Event, Queue};
 use crate::trace::Trace;
 
 /// Forever.
 const EVER: Ns = Ns::MAX;
+
+/// A task that waits for so long while nobody runs has been forgotten: ten ticks at 100 Hz.
+const FORGOTTEN_NS: Ns = 100_000_000;
+
+/// Events at one moment that are no accident: a hundred for each of 65,536 vCPUs.
+const STANDING_EVENTS: u64 = 10_000_000;
 
 /// What a vCPU's thread does next in the host, once its work there is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +194,8 @@ pub struct Sim {
     pub events: u64,
     /// Everything that happens, if somebody wants to see it.
     pub trace: Option<Trace>,
+    /// Counts events, for somebody who watches whether it goes on.
+    pub beat: Option<Arc<AtomicU64>>,
     sched: Box<dyn Scheduler>,
     queue: Queue,
     random: Xoshiro256PlusPlus,
@@ -210,6 +221,8 @@ pub struct Sim {
     here: u32,
     touched: Vec<u32>,
     failure: Option<String>,
+    /// At the end nobody ran.
+    all_idle: bool,
 }
 
 impl Sim {
@@ -267,6 +280,7 @@ impl Sim {
             threads,
             events: 0,
             trace: None,
+            beat: None,
             sched,
             queue: Queue::new(tasks),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -290,6 +304,7 @@ impl Sim {
             here: 0,
             touched: Vec::new(),
             failure: None,
+            all_idle: false,
         };
         sim.begin_all();
         sim
@@ -325,13 +340,23 @@ impl Sim {
         }
     }
 
-    /// Errors: the scheduler broke a rule, an invariant does not hold, or a workload is stuck.
+    /// Errors: the scheduler broke a rule, an invariant does not hold, a workload is stuck, or SIGINT
+    /// or SIGTERM has come ([`baton_testbed::interrupt`]).
     pub fn run(&mut self) -> Result<()> {
+        let mut since_time_passed = 0u64;
         while let Some((at, event)) = self.queue.pop() {
             if at >= self.end {
                 break;
             }
+            interrupt::check()?;
             debug_assert!(at >= self.m.now);
+            since_time_passed = if at > self.m.now { 0 } else { since_time_passed + 1 };
+            if since_time_passed > STANDING_EVENTS {
+                bail!("at {} ms: time stands still, one event brings on the next", at as f64 / 1e6);
+            }
+            if let Some(beat) = &self.beat {
+                beat.fetch_add(1, Relaxed);
+            }
             self.m.now = at;
             self.handle(event);
             self.settle();
@@ -349,6 +374,7 @@ impl Sim {
             }
         }
         self.m.now = self.end;
+        self.all_idle = self.m.cpus.iter().all(|cpu| cpu.curr == NONE);
         for cpu in 0..self.m.cpus.len() {
             let curr = self.m.cpus[cpu].curr;
             if curr != NONE {
@@ -356,6 +382,18 @@ impl Sim {
             }
         }
         self.check()
+    }
+
+    /// After [`run`](Self::run): runnable tasks that wait although all pCPUs are idle. A scheduler may
+    /// keep tasks in queues of its own, so that none of them is lost by itself.
+    pub fn forgotten(&self) -> usize {
+        let waits = |t: &&Task| t.state == State::Runnable && self.m.now - t.since > FORGOTTEN_NS;
+        if self.all_idle { self.m.tasks.iter().filter(waits).count() } else { 0 }
+    }
+
+    /// Whether the scheduler gives CPU time by `cpu.weight`, and whether it enforces `cpu.max`.
+    pub fn heeds(&self) -> Heeds {
+        self.sched.heeds()
     }
 
     fn is_vcpu(&self, task: u32) -> bool {

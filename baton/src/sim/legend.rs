@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the columns of the simulator's tables mean, for `--help`; docs/sim.md says the same.
+
+macro_rules! columns {
+    () => {
+        "\
+Columns, all since the warm-up:
+  work/s       units of work a second: what the program's step 'done' counts, of all its tasks
+  × first      work/s as multiple of the first row's, paired by seed; in brackets its 95 % interval
+  spread       half of the distance between least and most work/s, as part of the median
+  Jain         fairness of work/s among VMs: 1 is equal, 1/n is one VM alone
+  used         pCPUs that the VM's vCPUs used (1.5: one and a half all the time)
+  ready        pCPUs that they waited for, runnable
+  spin         pCPUs that they spun on for a lock, an interrupt's receiver or a barrier
+  polls        pCPUs that KVM polled on at HLT for them
+  PLE/s        PAUSE-loop exits a second
+  yields/s     directed yields a second that KVM tried
+  IPIs/s       interrupts between vCPUs a second, each receiver counted
+  halts/s      HLT exits a second
+  late p50 µs  how late tasks ran after their timer: the median, and p99
+  longest wait the longest that any thread was runnable and did not run
+The counters below the table are scx_baton's own: 'scx_baton --help-stats' explains them.
+"
+    };
+}
+
+macro_rules! files {
+    () => {
+        "
+--json, --csv and --svg are written when all is done; --json holds everything, in the units of the \
+columns (time in ns or ms where a key says so). What 'speed' in it says differs from run to run, all \
+else is the same bytes.
+
+"
+    };
+}
+
+macro_rules! footer {
+    () => {
+        "Needs no root and changes nothing on the host. docs/sim.md has all keys of a scenario; 'baton sim \
+show two-barriers' prints one to begin with."
+    };
+}
+
+pub const RUN: &str = concat!(
+    columns!(),
+    files!(),
+    "Example: baton sim run two-barriers --set scheduler=scx_baton --json F\n\n",
+    footer!()
+);
+pub const COMPARE: &str = concat!(
+    columns!(),
+    files!(),
+    "Example: baton sim compare two-barriers --vary scheduler=eevdf,scx_baton --vary vm.vcpus=4,8\n\n",
+    footer!()
+);
+pub const SWEEP: &str = concat!(
+    columns!(),
+    "
+--json is an array with an entry for each point: {\"point\", \"outcome\"}, or \"error\" instead of the \
+outcome; the outcome of a point that was not simulated is null. It is written now and then, and after \
+Ctrl-C: --resume FILE goes on with it.
+
+",
+    "Example: baton sim sweep two-barriers --vary vm.vcpus=2,4,8 --vary scheduler=eevdf,scx_baton --csv F\n\n",
+    footer!()
+);
+pub const FUZZ: &str = "\
+What breaks an invariant is made smaller as long as it does so, and written to fuzz-SEED.toml in the \
+current directory; 'baton sim run fuzz-SEED.toml' shows it again. Invariants: no runnable task is \
+lost or waits too long, no vCPU runs twice or where it may not, quotas and shares hold.";

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a scenario to a simulation that can begin.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::fair::{Fair, Kind};
+use crate::guest::{GuestTask, TaskState, Vm};
+use crate::keys::{did_you_mean, wrong};
+use crate::machine::{Cpu, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::scenario::{Scenario, VmSpec};
+use crate::scx::{self, Group, Scx};
+use crate::sim::{HostThread, Setup, Sim};
+use crate::slots::Slots;
+
+/// Schedulers that come with the simulator, a line each.
+pub const SCHEDULERS: [(&str, &str); 7] = [
+    ("cfs", "the kernel's, with its buddies (Linux 2.6.24 to 6.5)"),
+    ("cfs-debooster", "the same; the spinner is held back (seed 001)"),
+    ("eevdf", "the kernel's (6.6 on)"),
+    ("eevdf-debooster", "the same; the spinner is held back (seed 001)"),
+    ("scx_baton", "Baton's own BPF source"),
+    ("scx_fifo", "a small example, sim/examples/fifo.bpf.c"),
+    ("scx_vtime", "a small example, sim/examples/vtime.bpf.c"),
+];
+
+/// Whether a scheduler is a source of the user's, which is compiled.
+pub fn is_source(name: &str) -> bool {
+    name.ends_with(".bpf.c")
+}
+
+/// Errors: it comes not with the simulator, and is no source that can be read.
+pub fn known(name: &str, file: &Path) -> Result<()> {
+    if SCHEDULERS.iter().any(|(known, _)| *known == name) {
+        return Ok(());
+    }
+    let names = SCHEDULERS.map(|(name, _)| name);
+    if !is_source(name) {
+        let why = format!(
+            "there is no scheduler \"{name}\"{}; there are {}, and files that end in .bpf.c",
+            did_you_mean(name, &names),
+            names.join(", ")
+        );
+        return Err(wrong("scheduler", why));
+    }
+    let readable = File::open(file);
+    readable
+        .map(drop)
+        .map_err(|error| wrong("scheduler", format!("{} cannot be read: {error}", file.display())))
+}
+
+impl Scenario {
+    /// Everything that the simulation begins with, and its scheduler.
+    ///
+    /// Errors: an impossible machine, an unknown workload, a scheduler that does not load.
+    pub fn build(&self) -> Result<Sim> {
+        let host = self.host()?;
+        let kvm = self.kvm(&host)?;
+        let per_socket = host.cores * host.threads;
+        let pcpus = self.pcpus(&host)?;
+        let cpus = (0..pcpus)
+            .map(|cpu| {
+                let sibling = if host.threads == 2 { cpu ^ 1 } else { NONE };
+                let socket = cpu / per_socket;
+                Cpu {
+                    curr: NONE,
+                    online: true,
+                    resched: false,
+                    sibling: if sibling < pcpus { sibling } else { NONE },
+                    llc: socket,
+                }
+            })
+            .collect();
+        let mut machine = Machine {
+            now: 0,
+            cpus,
+            tasks: Vec::new(),
+            online: CpuSet::all(pcpus as usize),
+            tick_ns: 1_000_000_000 / u64::from(host.hz),
+            to_resched: Vec::new(),
+        };
+        let task = |vm, cpu: u32, weight, only: Option<u32>| {
+            let allowed = match only {
+                None => CpuSet::all(pcpus as usize),
+                Some(cpu) => {
+                    let mut one = CpuSet::empty(pcpus as usize);
+                    one.insert(cpu);
+                    one
+                }
+            };
+            Task {
+                state: State::Blocked,
+                cpu: cpu % pcpus,
+                allowed,
+                weight,
+                vm,
+                group: None,
+                kernel: false,
+                ran: 0,
+                since: 0,
+                waited: 0,
+                longest_wait: 0,
+            }
+        };
+        let (mut vms, mut groups) = (Vec::new(), Vec::new());
+        let n: usize = self.vms.iter().map(|vm| vm.count as usize).sum();
+        // Behind those of the VMs.
+        let find = |name: &Option<String>, first: usize| -> Result<Option<usize>> {
+            Ok(self.cgroup(name, first)?.map(|place| n + place))
+        };
+        let all = self.cgroups.len();
+        for spec in &self.vms {
+            let parent = find(&spec.cgroup, all)?;
+            for _ in 0..spec.count {
+                let first = machine.tasks.len() as u32;
+                let vm = spec.vm(first)?;
+                for vcpu in 0..spec.vcpus {
+                    let pin = spec.pin.then_some(vcpu % pcpus);
+                    // In the order in which they are made, as a host of its own would place them.
+                    machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin));
+                }
+                vms.push(vm);
+                groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+            }
+        }
+        for (place, spec) in self.cgroups.iter().enumerate() {
+            let parent = find(&spec.parent, place)?;
+            groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+        }
+        let mut threads = Vec::new();
+        for spec in &self.threads {
+            for _ in 0..spec.count {
+                let cpu = machine.tasks.len() as u32;
+                let group = find(&spec.cgroup, all)?.map(|group| group as u32);
+                let thread = task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu);
+                machine.tasks.push(Task { group, ..thread });
+                let ns = |us: f64| (us * 1e3) as Ns;
+                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
+            }
+        }
+        if let Some(noise) = &host.noise {
+            let ns = |us: f64| (us * 1e3) as Ns;
+            for cpu in 0..pcpus {
+                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu)) });
+                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
+            }
+        }
+        let tasks = machine.tasks.len() as u64;
+        let faults = (0..self.faults.len()).map(|place| self.fault(place, pcpus, tasks));
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
+            "cfs" => Box::new(Fair::new(Kind::Cfs, false, pcpus as usize)),
+            "cfs-debooster" => Box::new(Fair::new(Kind::Cfs, true, pcpus as usize)),
+            "eevdf" => Box::new(Fair::new(Kind::Eevdf, false, pcpus as usize)),
+            "eevdf-debooster" => Box::new(Fair::new(Kind::Eevdf, true, pcpus as usize)),
+            name => {
+                let object = scx::object(name, &self.scheduler_file)?;
+                let policy = self.yield_reasons()?;
+                Box::new(Scx::new(&object, &mut machine, &groups, &policy, self.seed)?)
+            }
+        };
+        let ns = |seconds: f64| (seconds * 1e9) as Ns;
+        let setup = Setup {
+            machine,
+            costs: self.costs(&host)?,
+            kvm,
+            vms,
+            threads,
+            faults,
+            seed: self.seed,
+            warmup: ns(self.warmup),
+            end: ns(self.warmup + self.seconds),
+            check_every: self.check_every,
+            starvation_ns: ns(self.starvation_s),
+        };
+        Ok(Sim::new(setup, scheduler))
+    }
+}
+
+impl VmSpec {
+    fn vm(&self, first: u32) -> Result<Vm> {
+        let programs = self.programs()?;
+        let tasks = (0..).zip(programs).map(|(place, program)| GuestTask {
+            program,
+            pc: 0,
+            state: TaskState::Ready,
+            vcpu: place % self.vcpus,
+            deadline: 0,
+            saved: None,
+        });
+        Ok(Vm {
+            first,
+            n: self.vcpus,
+            features: self.guest.clone(),
+            tasks: tasks.collect(),
+            slots: (self.memslots > 0).then(|| Slots::new(self.memslots, self.memslots_used)),
+            locks: Vec::new(),
+            mutexes: Vec::new(),
+            semaphores: Vec::new(),
+            arrived: 0,
+            round: 0,
+            done: 0,
+            pending: 0,
+            awake: 0,
+            ended: false,
+            ready: CpuSet::empty(self.vcpus as usize),
+            last_boosted: 0,
+        })
+    }
+}
