@@ -13,10 +13,9 @@ mod sim;
 mod table;
 mod testbed;
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use baton_output::note;
+use baton_output::options;
 use clap::{Parser, Subcommand};
 
 /// Tools around scx_baton, the scheduler for KVM hosts with more vCPUs than CPUs.
@@ -44,9 +43,9 @@ enum Tool {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match options() {
         Ok(cli) => cli,
-        Err(told) => return ExitCode::from(tell(&told)),
+        Err(status) => return ExitCode::from(status),
     };
     let status = match cli.tool {
         Tool::Demo(demo) => demo::main(*demo),
@@ -56,15 +55,4 @@ fn main() -> ExitCode {
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)
-}
-
-/// Prints what clap has to say, --help and --version included; returns the exit status.
-fn tell(told: &clap::Error) -> u8 {
-    match told.print() {
-        Err(error) if !told.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
-            note(&format!("baton: cannot write standard output: {error}"));
-            1
-        }
-        _ => told.exit_code() as u8,
-    }
 }

@@ -161,6 +161,23 @@ pub fn clock_trouble() -> Option<String> {
     (!fine).then(|| format!("the host's clock source is {source}: it does not trust its TSC"))
 }
 
+/// Why figures say little about hosts, if KVM works without VMX and SVM (kvm_pvm): the guests' kernel
+/// mode, in which payloads run, is then KVM's emulation, an instruction at a time.
+pub fn no_hardware() -> Option<String> {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    without_hardware(&cpus)
+}
+
+fn without_hardware(cpuinfo: &str) -> Option<String> {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"))?;
+    let has = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    (!has).then(|| {
+        "warning: this KVM has no hardware virtualization (no vmx, no svm; kvm_pvm or the like): these \
+         are figures of KVM's instruction emulator, not of a host"
+            .into()
+    })
+}
+
 /// KVM, or one line on why there is none.
 pub fn open_kvm() -> Result<Kvm> {
     match Kvm::new() {
@@ -174,5 +191,21 @@ pub fn open_kvm() -> Result<Kvm> {
             bail!("no permission for /dev/kvm: run as root or join the group kvm")
         }
         Err(error) => bail!("cannot open /dev/kvm: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kvm_without_vmx_and_svm_is_told_apart() {
+        assert!(without_hardware("processor: 0\nflags\t\t: fpu sse vmx lm\n").is_none());
+        assert!(without_hardware("flags\t\t: fpu svm\n").is_none());
+        // vmx flags, a line of newer kernels, is another one.
+        let none = "processor: 0\nflags\t\t: fpu sse lm\nvmx flags\t: vnmi\n";
+        assert!(without_hardware(none).is_some_and(|why| why.contains("no hardware")));
+        // Other architectures have no such line.
+        assert!(without_hardware("Features\t: fp asimd\n").is_none());
     }
 }

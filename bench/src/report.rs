@@ -26,6 +26,8 @@ pub struct Report {
     pub measured: Vec<Measured>,
     /// Tests that this KVM cannot run, and why.
     pub skipped: Vec<(String, String)>,
+    /// What a reader should know before all of it.
+    pub warning: Option<String>,
     /// What a reader should know about all of it.
     pub notes: Vec<String>,
     /// What went wrong apart from the tests themselves, such as a scheduler that does not start.
@@ -236,6 +238,7 @@ impl Report {
             tsc_khz,
             measured: Vec::new(),
             skipped: Vec::new(),
+            warning: None,
             notes: Vec::new(),
             failures: Vec::new(),
             stolen: Duration::ZERO,
@@ -278,7 +281,7 @@ impl Report {
 
     /// For people.
     pub fn table(&self) -> String {
-        let mut out = String::new();
+        let mut out = self.warning.as_ref().map_or(String::new(), |why| format!("{why}\n\n"));
         let head = |names: [&str; 9]| vec![names.map(String::from).to_vec()];
         let mut latencies =
             head(["latency, ns", "median", "±", "p99", "p99.9", "max", "rel.", "runs", ""]);
@@ -385,6 +388,7 @@ impl Report {
             "measurements": measured,
             "skipped": skipped,
             "failures": self.failures,
+            "warning": self.warning,
             "notes": self.notes,
             "stolen_s": self.stolen.as_secs_f64(),
             "interrupted": self.interrupted,
@@ -576,6 +580,13 @@ mod tests {
             report().of_repetition(0),
             "exit-cpuid cost 1049; exit-cpuid: what the others do 7.00; barrier, rounds/s 100"
         );
+    }
+
+    #[test]
+    fn a_warning_stands_on_top_and_in_the_json() {
+        let warned = Report { warning: Some("BEWARE".into()), ..report() };
+        assert!(warned.table().starts_with("BEWARE\n\n") && warned.json()["warning"] == "BEWARE");
+        assert!(!report().table().contains("BEWARE") && report().json()["warning"].is_null());
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl Bench {
     /// Without figures; with what cannot be measured here, and why.
     pub fn report(&self) -> Report {
         let mut report = Report::new(&self.options, self.tsc_khz);
+        report.warning = host::no_hardware();
         report.notes.extend(host::clock_trouble());
         for test in &self.tests {
             match test.missing(&self.kvm) {

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use baton_output::note;
 
 /// Where the values that were found are kept while others are in force; gone after a reboot, as the
 /// others are.
@@ -78,7 +79,7 @@ impl Parameters {
 impl Drop for Parameters {
     fn drop(&mut self) {
         if let Err(error) = restore(&self.module, &self.state) {
-            eprintln!("{error:#}");
+            note(&format!("{error:#}"));
         }
     }
 }

@@ -6,4 +6,4 @@ mod file;
 mod standard;
 
 pub use file::{Draft, OutFile, directory, open_all, same_file};
-pub use standard::{note, say};
+pub use standard::{note, options, say};

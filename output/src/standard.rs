@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
+use clap::Parser;
 
 /// To standard output. A reader that has gone (EPIPE) misses nothing that it wants, so that is no
 /// error.
@@ -21,4 +22,16 @@ pub fn say(text: &str) -> Result<()> {
 /// panic).
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// The options of this process. Otherwise its exit status, when all is said: of wrong options, or of
+/// --help and --version, which [`Parser::parse`] takes for printed whatever happens.
+pub fn options<T: Parser>() -> Result<T, u8> {
+    T::try_parse().map_err(|told| match told.print() {
+        Err(error) if !told.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            note(&format!("cannot write standard output: {error}"));
+            1
+        }
+        _ => told.exit_code() as u8,
+    })
 }

@@ -11,6 +11,7 @@ mod refuse;
 mod stats;
 
 use anyhow::{Context, Result, bail};
+use baton_output::{note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
 use clap::Parser;
@@ -352,15 +353,14 @@ fn remedy(uei: &UserExitInfo) -> Result<()> {
     }
 }
 
-fn run() -> Result<()> {
-    let opts = Opts::parse();
+fn run(opts: Opts) -> Result<()> {
     if opts.version {
-        println!("{NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
-        return Ok(());
+        return say(&format!("{NAME} {}\n", build_id::full_version(env!("CARGO_PKG_VERSION"))));
     }
     if opts.help_stats {
-        stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
-        return Ok(());
+        let mut text = Vec::new();
+        stats::server_data().describe_meta(&mut text, None)?;
+        return say(&String::from_utf8_lossy(&text));
     }
 
     let level = if opts.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
@@ -399,10 +399,14 @@ fn run() -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let opts = match options() {
+        Ok(opts) => opts,
+        Err(status) => return ExitCode::from(status),
+    };
+    match run(opts) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{NAME}: {e:#}");
+            note(&format!("{NAME}: {e:#}"));
             ExitCode::FAILURE
         }
     }

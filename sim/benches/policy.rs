@@ -4,6 +4,7 @@
 //!
 //! Counted is the scheduler's own object without its look-ups in maps: kfuncs are the simulator's, and not
 //! in it.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
 use std::path::Path;

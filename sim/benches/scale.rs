@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! How fast the simulator is: events a second with more and more vCPUs, beside a plain event loop with
 //! a binary heap, which does nothing else, and SimPy with the same pattern. `make bench-sim`.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

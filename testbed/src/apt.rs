@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
+use baton_output::note;
 
 use crate::command::{self, Failed};
 
@@ -36,7 +37,7 @@ impl Apt {
         }
         let apt = Apt { dir: dir.to_path_buf() };
         apt.configure()?;
-        eprintln!("baton: reading Debian's package lists ({})", suites.join(", "));
+        note(&format!("baton: reading Debian's package lists ({})", suites.join(", ")));
         let mut refused = anyhow!("apt on this machine knows no Debian mirror: {REMEDY}");
         for mirror in mirrors()? {
             apt.write("sources.list", &sources(&mirror, suites))?;

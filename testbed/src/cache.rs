@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use baton_output::note;
 
 use crate::interrupt;
 
@@ -43,7 +44,7 @@ impl Cache {
             match error {
                 TryLockError::Error(error) => return Err(error).with_context(not_writable),
                 TryLockError::WouldBlock if !told => {
-                    eprintln!("baton: waiting for another baton that is filling the cache");
+                    note("baton: waiting for another baton that is filling the cache");
                     told = true;
                 }
                 TryLockError::WouldBlock => {}

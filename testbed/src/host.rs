@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use baton_output::note;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::cache::Cache;
@@ -253,7 +254,7 @@ impl Host {
         interrupt::install();
         match Host::boot_once(options) {
             Err(error @ (HostError::BootTimeout { .. } | HostError::QemuDied { .. })) => {
-                eprintln!("baton: {error}; trying once more");
+                note(&format!("baton: {error}; trying once more"));
                 Host::boot_once(options)
             }
             other => other,
@@ -362,7 +363,7 @@ impl Host {
         match log::keep(&text) {
             Ok(path) => Some(path),
             Err(error) => {
-                eprintln!("baton: the console log is lost: {error:#}");
+                note(&format!("baton: the console log is lost: {error:#}"));
                 None
             }
         }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use baton_output::note;
 
 use crate::apt::Apt;
 use crate::cache::Cache;
@@ -188,7 +189,7 @@ impl Offers {
     fn fetch(&self, cache: &Cache, series: Series, version: &str) -> Result<Kernel> {
         let dir = cache.get_or_make(&entry(version), |root| {
             cache.require_free(NEEDED_MIB)?;
-            eprintln!("baton: fetching Linux {series}, about 40 MB");
+            note(&format!("baton: fetching Linux {series}, about 40 MB"));
             self.apt.unpack(&self.packages(version)?, root)
         })?;
         unpacked(&dir)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use baton_output::note;
 
 use crate::apt::Apt;
 use crate::cache::Cache;
@@ -52,7 +53,7 @@ impl Userland {
         let root = cache.get_or_make(&format!("userland-{SUITE}-{EDITION}"), |root| {
             cache.require_free(NEEDED_MIB)?;
             let apt = Apt::open(&cache.scratch("apt-userland")?, &[RELEASE, SUITE])?;
-            eprintln!("baton: fetching QEMU and a small userland, about 50 MB");
+            note("baton: fetching QEMU and a small userland, about 50 MB");
             apt.unpack_closure(&PACKAGES, SUITE, root)
         })?;
         let libs = root.join("usr/lib/x86_64-linux-gnu");
