@@ -31,6 +31,11 @@ pub fn is_source(name: &str) -> bool {
     name.ends_with(".bpf.c")
 }
 
+/// Whether a scheduler knows no cgroups: neither weights nor `cpu.max`.
+pub fn is_flat(name: &str) -> bool {
+    name.starts_with("cfs") || name.starts_with("eevdf")
+}
+
 /// Errors: it comes not with the simulator, and is no source that can be read.
 pub fn known(name: &str, file: &Path) -> Result<()> {
     if SCHEDULERS.iter().any(|(known, _)| *known == name) {

@@ -4,6 +4,7 @@
 //! Flat: no cgroups.
 
 use crate::machine::{Machine, NONE, Ns, Scheduler, State};
+use crate::scx::counters::FAIR_COUNTERS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -523,7 +524,8 @@ impl Scheduler for Fair {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("yields asked", self.asked), ("yields obeyed", self.obeyed)]
+        let names = FAIR_COUNTERS.map(|(name, _)| name);
+        names.into_iter().zip([self.asked, self.obeyed]).collect()
     }
 
     fn lost(&self, m: &Machine) -> Option<u32> {

@@ -23,4 +23,4 @@ pub mod sweep;
 pub mod trace;
 pub mod workload;
 
-pub use scx::current_callback;
+pub use scx::{counters, current_callback};

@@ -19,7 +19,7 @@ Columns, all since the warm-up:
   halts/s      HLT exits a second
   late p50 µs  how late tasks ran after their timer: the median, and p99
   longest wait the longest that any thread was runnable and did not run
-The counters below the table are scx_baton's own: 'scx_baton --help-stats' explains them.
+'baton sim list' explains the counters that 'run' prints below its table.
 "
     };
 }

@@ -2,6 +2,8 @@
 //! `baton sim list`: what comes with the simulator.
 
 use baton_sim::build::SCHEDULERS;
+use baton_sim::counters::{COUNTERS, FAIR_COUNTERS, VM_TIMES};
+use baton_sim::program::STEPS;
 use baton_sim::scenario::{MACHINES, SCENARIOS};
 use baton_sim::workload;
 
@@ -39,6 +41,19 @@ pub fn list() -> String {
                is verified as the kernel would";
     schedulers.push(("FILE.bpf.c".into(), own.into()));
     section("Schedulers:", schedulers);
+    let words = |all: &[(&str, &str)]| {
+        all.iter().map(|(name, what)| (name.to_string(), what.to_string())).collect()
+    };
+    section("Counters of scx_baton, which 'run' prints below its table:", words(&COUNTERS));
+    section("Sums over all VMs, likewise:", words(&VM_TIMES));
+    section("Counters of cfs and eevdf:", words(&FAIR_COUNTERS));
+    let takes = |(name, takes, what): &(&str, &str, &str)| {
+        (format!("{name} {takes}").trim_end().to_string(), what.to_string())
+    };
+    section(
+        "Steps of a program ([[vm.task]]); behind the last one it begins anew:",
+        STEPS.iter().map(takes).collect(),
+    );
     out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says what \
             it means.\n";
     out

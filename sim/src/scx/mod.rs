@@ -2,6 +2,7 @@
 //! sched_ext as `kernel/sched/ext/ext.c` does it: a scheduler's callbacks, dispatch queues, and which
 //! kfunc may be called where. The scheduler is the BPF source itself, compiled natively.
 
+pub mod counters;
 mod ffi;
 mod kfuncs;
 mod load;
@@ -14,6 +15,7 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustc_hash::FxHashMap;
 
+use self::counters::{COUNTERS, VM_TIMES};
 use self::ffi::*;
 use self::load::Loaded;
 pub use self::load::object;
@@ -509,41 +511,6 @@ impl Scx {
 
     /// The scheduler's own counters, if it is Baton.
     fn stat(&self) -> Vec<(&'static str, u64)> {
-        const NAMES: [&str; 19] = [
-            "yields",
-            "obeyed",
-            "missed foreign",
-            "missed running",
-            "missed asleep",
-            "missed spent",
-            "missed raced",
-            "redirected",
-            "refused",
-            "plain yields",
-            "spins",
-            "turns",
-            "gangs",
-            "stacking avoided",
-            "host preempts",
-            "lent",
-            "polls cut",
-            "cores left",
-            "boost ns",
-        ];
-        const TIMES: [&str; 12] = [
-            "ran ns",
-            "ready ns",
-            "throttled ns",
-            "co-stop ns",
-            "spin ns",
-            "boosted ns",
-            "IPI wait ns",
-            "PAUSE exits",
-            "HLT exits",
-            "boosts",
-            "useful",
-            "useless",
-        ];
         let handle = self.loaded.symbol::<*const *const Map>("stats");
         let times = self.loaded.symbol::<extern "C" fn(u32) -> u64>("shim_vm_times");
         let (Some(handle), Some(times)) = (handle, times) else {
@@ -559,8 +526,8 @@ impl Scx {
             let counts = (**handle).values.cast::<u64>();
             let cpus = self.state.local.len();
             let sum = |i: usize| (0..cpus).map(|cpu| counts.add(cpu * record + i).read()).sum();
-            let counts = NAMES.iter().enumerate().map(|(i, name)| (*name, sum(i)));
-            let times = (0..).zip(TIMES).map(|(i, name)| (name, times(i)));
+            let counts = COUNTERS.iter().enumerate().map(|(i, (name, _))| (*name, sum(i)));
+            let times = (0..).zip(VM_TIMES).map(|(i, (name, _))| (name, times(i)));
             counts.chain(times).collect()
         }
     }
