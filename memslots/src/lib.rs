@@ -6,9 +6,9 @@
 //! This crate keeps slots sorted by frame and makes the look-up short:
 //!
 //! - [`Reader::find`] looks first where the caller found its last frame, and else searches without
-//!   branches. It never waits and stores nothing that another thread reads.
-//! - [`MemSlots`] updates with the semantics of `KVM_SET_USER_MEMORY_REGION`. Readers see all of an
-//!   update or nothing.
+//!   branches. It never waits and stores nothing that another reader reads.
+//! - [`MemSlots`] updates with the semantics of `KVM_SET_USER_MEMORY_REGION`, one change or several at
+//!   once. Readers see all of an update or nothing, and an update does not wait for readers.
 //! - [`Snapshot`] is the map itself, immutable, for those who have their own way to share it.
 //!
 //! KVM looks slots up likewise: last-used slot, then a search by frame (`search_memslots()` of
@@ -16,7 +16,8 @@
 //! once, a cache line that they all wrote.
 //!
 //! No `std`, but for the feature `vm-memory`: `GuestRegions`, which takes the place of that crate's
-//! `GuestRegionCollection`.
+//! `GuestRegionCollection`, and `backend-mmap`, as that crate's, with which a `GuestRegions` is made
+//! of ranges.
 
 #![no_std]
 #![warn(missing_docs)]
@@ -35,5 +36,5 @@ mod sync;
 pub use regions::GuestRegions;
 pub use search::Hint;
 pub use shared::{MemSlots, Reader};
-pub use slot::{Error, Flags, MAX_PAGES, MAX_SLOTS, Slot};
+pub use slot::{Change, Error, Flags, MAX_ADDRESS_SPACES, MAX_GFNS, MAX_PAGES, MAX_SLOTS, Slot};
 pub use snapshot::Snapshot;

@@ -3,12 +3,20 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+#[cfg(feature = "backend-mmap")]
+use core::borrow::Borrow;
 use core::{iter, slice};
 
+#[cfg(feature = "backend-mmap")]
+use vm_memory::bitmap::NewBitmap;
+#[cfg(feature = "backend-mmap")]
+use vm_memory::mmap::FromRangesError;
 use vm_memory::{
     Address, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionCollectionError,
     GuestUsize,
 };
+#[cfg(feature = "backend-mmap")]
+use vm_memory::{FileOffset, GuestRegionMmap};
 
 use crate::search::{Hint, Search};
 
@@ -66,18 +74,22 @@ impl<R: GuestMemoryRegion> GuestRegions<R> {
 
     /// Of these regions, which must be in the order of their addresses.
     ///
-    /// Errors: no regions, wrong order, overlap.
+    /// Errors: no regions, wrong order, overlap. vm-memory lets a single region be empty or wrap, and
+    /// its `last_addr()` panics or lies then; here a region of length 0 is no memory
+    /// (`NoMemoryRegion`), and one that goes beyond the last address overlaps the first ones
+    /// (`MemoryRegionOverlap`).
     pub fn from_regions(regions: Vec<R>) -> Result<Self, GuestRegionCollectionError> {
         Self::from_arc_regions(regions.into_iter().map(Arc::new).collect())
     }
 
     /// As [`from_regions`](Self::from_regions), of regions that others hold as well.
     ///
-    /// Errors: no regions, wrong order, overlap.
+    /// Errors: as there.
     pub fn from_arc_regions(regions: Vec<Arc<R>>) -> Result<Self, GuestRegionCollectionError> {
         if regions.is_empty() {
             return Err(GuestRegionCollectionError::NoMemoryRegion);
         }
+        regions.iter().try_for_each(|region| possible(&**region))?;
         for two in regions.windows(2) {
             if two[0].start_addr() > two[1].start_addr() {
                 return Err(GuestRegionCollectionError::UnsortedMemoryRegions);
@@ -91,8 +103,9 @@ impl<R: GuestMemoryRegion> GuestRegions<R> {
 
     /// With one region more. `self` is left as it is.
     ///
-    /// Errors: overlap.
+    /// Errors: overlap; a region that is empty or wraps, as [`from_regions`](Self::from_regions).
     pub fn insert_region(&self, region: Arc<R>) -> Result<Self, GuestRegionCollectionError> {
+        possible(&*region)?;
         let mut regions = self.regions.to_vec();
         let place = regions.partition_point(|other| other.start_addr() < region.start_addr());
         regions.insert(place, region);
@@ -153,6 +166,56 @@ impl<R: GuestMemoryRegion> GuestRegions<R> {
             regions.iter().map(|region| (region.start_addr().raw_value(), region.len())).collect();
         let search = Search::of(spans.iter().map(|(base, _)| *base));
         GuestRegions { search, spans, regions: regions.into() }
+    }
+}
+
+/// Whether its addresses are some, and all between 0 and 2^64 - 1.
+fn possible<R: GuestMemoryRegion>(region: &R) -> Result<(), GuestRegionCollectionError> {
+    match region.len().checked_sub(1) {
+        None => Err(GuestRegionCollectionError::NoMemoryRegion),
+        Some(last) if region.start_addr().checked_add(last).is_none() => {
+            Err(GuestRegionCollectionError::MemoryRegionOverlap)
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+#[cfg(feature = "backend-mmap")]
+impl<B: NewBitmap> GuestRegions<GuestRegionMmap<B>> {
+    /// Maps anonymous memory for each range of first address and length in bytes, as
+    /// [`vm_memory::GuestMemoryMmap::from_ranges`].
+    ///
+    /// ```
+    /// use memslots::GuestRegions;
+    /// use vm_memory::{Bytes, GuestAddress, GuestRegionMmap};
+    ///
+    /// type GuestMemoryMmap = GuestRegions<GuestRegionMmap>;
+    /// let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x1000)])?;
+    /// memory.write_obj(7u8, GuestAddress(0xfff))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Errors: a range cannot be mapped (one of length 0 cannot) or goes beyond the last address; as
+    /// [`from_regions`](Self::from_regions).
+    pub fn from_ranges(ranges: &[(GuestAddress, usize)]) -> Result<Self, FromRangesError> {
+        Self::from_ranges_with_files(ranges.iter().map(|(start, len)| (*start, *len, None)))
+    }
+
+    /// The same, of a file's memory where one is given, from its offset on and shared, as
+    /// [`vm_memory::GuestMemoryMmap::from_ranges_with_files`].
+    ///
+    /// Errors: as [`from_ranges`](Self::from_ranges).
+    pub fn from_ranges_with_files<A, T>(ranges: T) -> Result<Self, FromRangesError>
+    where
+        A: Borrow<(GuestAddress, usize, Option<FileOffset>)>,
+        T: IntoIterator<Item = A>,
+    {
+        let map = |range: A| {
+            let (start, len, file) = range.borrow();
+            GuestRegionMmap::from_range(*start, *len, file.clone())
+        };
+        let regions = ranges.into_iter().map(map).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::from_regions(regions)?)
     }
 }
 

@@ -10,8 +10,16 @@ pub const MAX_SLOTS: u32 = 32_764;
 /// Pages of one slot: `KVM_MEM_MAX_NR_PAGES` (include/linux/kvm_host.h).
 pub const MAX_PAGES: u64 = (1 << 31) - 1;
 
-/// Frames of a guest whose physical addresses have 64 bits, pages being 4 KiB.
-const MAX_GFN: u64 = 1 << 52;
+/// Frames that a guest can have: physical addresses have 52 bits, pages 4 KiB
+/// (`kvm_mmu_max_gfn()`, arch/x86/kvm/mmu.h). With EPT or NPT it is fewer: as many as the host has.
+pub const MAX_GFNS: u64 = 1 << 40;
+
+/// Address spaces of a VM: `KVM_MAX_NR_ADDRESS_SPACES`, the second one is that of the system
+/// management mode.
+pub const MAX_ADDRESS_SPACES: u32 = 2;
+
+/// Frames of 64-bit addresses: a region that ends there, or wraps, is refused before all else.
+const WRAPS_AT: u64 = 1 << 52;
 
 /// Flags of a slot; the values are those of `KVM_SET_USER_MEMORY_REGION`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,10 +32,13 @@ impl Flags {
     pub const LOG_DIRTY_PAGES: Flags = Flags(1);
     /// `KVM_MEM_READONLY`; it cannot change while the slot exists.
     pub const READONLY: Flags = Flags(2);
+    /// `KVM_MEM_GUEST_MEMFD` (`KVM_SET_USER_MEMORY_REGION2`): private memory is in a guest_memfd.
+    /// It goes with no other flag, and such a slot can only be deleted.
+    pub const GUEST_MEMFD: Flags = Flags(4);
 
     /// The flags of this word; `None` if it has others than the known ones.
     pub const fn from_bits(bits: u32) -> Option<Flags> {
-        if bits & !3 == 0 { Some(Flags(bits)) } else { None }
+        if bits & !7 == 0 { Some(Flags(bits)) } else { None }
     }
 
     /// As KVM wants them.
@@ -64,7 +75,9 @@ impl BitXor for Flags {
 /// `Arc` of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot<T> {
-    /// Below [`MAX_SLOTS`].
+    /// As KVM's `slot`: the address space, below [`MAX_ADDRESS_SPACES`], in bits 16 to 31, in the
+    /// others a number below [`MAX_SLOTS`]. A map holds one address space: those of another one may
+    /// have the same frames.
     pub id: u32,
     /// What KVM does with it.
     pub flags: Flags,
@@ -89,17 +102,43 @@ impl<T> Slot<T> {
         self.base_gfn + self.npages
     }
 
-    /// Whether a slot like this can be, whatever others there are.
+    /// The address space, from the id.
+    pub fn address_space(&self) -> u32 {
+        self.id >> 16
+    }
+
+    /// What KVM checks before it looks at other slots: the flags' combination after the number,
+    /// before the range (`kvm_set_memory_region()`, virt/kvm/kvm_main.c).
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.id >= MAX_SLOTS {
-            return Err(Error::NoSuchId { id: self.id });
+        let id = self.id;
+        if id & 0xffff >= MAX_SLOTS || self.address_space() >= MAX_ADDRESS_SPACES {
+            return Err(Error::NoSuchId { id });
+        }
+        if self.flags.contains(Flags::GUEST_MEMFD) && self.flags != Flags::GUEST_MEMFD {
+            return Err(Error::BadFlags { id, flags: self.flags });
         }
         let end = self.base_gfn.checked_add(self.npages);
-        if self.npages == 0 || self.npages > MAX_PAGES || end.is_none_or(|end| end > MAX_GFN) {
-            return Err(Error::BadRange { base_gfn: self.base_gfn, npages: self.npages });
-        }
-        Ok(())
+        let fits = (1..=MAX_PAGES).contains(&self.npages) && end.is_some_and(|end| end < WRAPS_AT);
+        if fits { Ok(()) } else { Err(self.bad_range()) }
     }
+
+    /// What KVM checks last (`kvm_arch_prepare_memory_region()`).
+    pub(crate) fn check_end(&self) -> Result<(), Error> {
+        if self.end_gfn() <= MAX_GFNS { Ok(()) } else { Err(self.bad_range()) }
+    }
+
+    fn bad_range(&self) -> Error {
+        Error::BadRange { base_gfn: self.base_gfn, npages: self.npages }
+    }
+}
+
+/// One update, as one call of `KVM_SET_USER_MEMORY_REGION`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<T> {
+    /// Creates a slot, moves it or changes its flags: [`Snapshot::with`](crate::Snapshot::with).
+    Set(Slot<T>),
+    /// Deletes the slot of this id: [`Snapshot::without`](crate::Snapshot::without).
+    Delete(u32),
 }
 
 /// Why an update was refused. Nothing has changed then. `KVM_SET_USER_MEMORY_REGION` refuses the
@@ -107,12 +146,31 @@ impl<T> Slot<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The id is not below [`MAX_SLOTS`], or there is no slot of this id to delete.
+    /// No id can be like this (see [`Slot::id`]), or there is no slot of this id to delete.
     NoSuchId {
         /// The id asked for.
         id: u32,
     },
-    /// No pages, more than [`MAX_PAGES`], or frames beyond the guest's physical addresses.
+    /// [`Flags::GUEST_MEMFD`] goes with no other flag.
+    BadFlags {
+        /// Id of the slot.
+        id: u32,
+        /// Flags asked for.
+        flags: Flags,
+    },
+    /// The other slots of this map are of another address space. KVM, which has one table for each,
+    /// knows no such error.
+    OtherAddressSpace {
+        /// Id of the slot.
+        id: u32,
+    },
+    /// A slot with [`Flags::GUEST_MEMFD`] can be deleted, nothing else. (KVM refuses a request that
+    /// has this flag; one without it, for such a slot, it takes for a change of flags.)
+    Immutable {
+        /// Id of the slot.
+        id: u32,
+    },
+    /// No pages, more than [`MAX_PAGES`], or frames beyond [`MAX_GFNS`].
     BadRange {
         /// First frame asked for.
         base_gfn: u64,
@@ -150,6 +208,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoSuchId { id } => write!(f, "there is no memory slot {id}"),
+            Error::BadFlags { id, flags } => {
+                write!(f, "memory slot {id} cannot have the flags {:#x}", flags.bits())
+            }
+            Error::OtherAddressSpace { id } => {
+                write!(f, "memory slot {id:#x} is of another address space than those of this map")
+            }
+            Error::Immutable { id } => {
+                write!(f, "memory slot {id} has a guest_memfd and can only be deleted")
+            }
             Error::BadRange { base_gfn, npages } => {
                 write!(f, "no memory slot can have {npages} pages from frame {base_gfn:#x} on")
             }

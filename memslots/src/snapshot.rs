@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::search::{Hint, Search};
-use crate::slot::{Error, Flags, Slot};
+use crate::slot::{Change, Error, Flags, Slot};
 
 /// All slots at one moment. It never changes: an update makes another one.
 #[derive(Clone, Debug)]
@@ -110,7 +110,8 @@ impl<T> Snapshot<T> {
 /// All slots of a VM at once, in any order, as when it is restored: O(n log n), where n times
 /// [`with`](Snapshot::with) is O(n²). The generation is 1.
 ///
-/// Errors: [`Error::NoSuchId`], [`Error::BadRange`], [`Error::SameId`], [`Error::Overlap`].
+/// Errors: [`Error::NoSuchId`], [`Error::BadFlags`], [`Error::BadRange`], [`Error::SameId`],
+/// [`Error::OtherAddressSpace`], [`Error::Overlap`].
 impl<T> TryFrom<Vec<Slot<T>>> for Snapshot<T> {
     type Error = Error;
 
@@ -120,10 +121,16 @@ impl<T> TryFrom<Vec<Slot<T>>> for Snapshot<T> {
         if let Some(two) = slots.windows(2).find(|two| two[0].id == two[1].id) {
             return Err(Error::SameId { id: two[0].id });
         }
+        if let (Some(first), Some(last)) = (slots.first(), slots.last())
+            && first.address_space() != last.address_space()
+        {
+            return Err(Error::OtherAddressSpace { id: last.id });
+        }
         slots.sort_unstable_by_key(|slot| slot.base_gfn);
         if let Some(two) = slots.windows(2).find(|two| two[0].end_gfn() > two[1].base_gfn) {
             return Err(Error::Overlap { with: two[0].id });
         }
+        slots.last().map_or(Ok(()), Slot::check_end)?;
         Ok(Self::of(slots, 1))
     }
 }
@@ -138,8 +145,15 @@ impl<T: Clone + PartialEq> Snapshot<T> {
     /// Errors: see [`Error`].
     pub fn with(&self, slot: Slot<T>) -> Result<Self, Error> {
         slot.check()?;
+        let other_space = |first: &Slot<T>| first.address_space() != slot.address_space();
+        if self.slots.first().is_some_and(other_space) {
+            return Err(Error::OtherAddressSpace { id: slot.id });
+        }
         if let Some(old) = self.get(slot.id) {
             let id = slot.id;
+            if (old.flags | slot.flags).contains(Flags::GUEST_MEMFD) {
+                return Err(Error::Immutable { id });
+            }
             if old.npages != slot.npages {
                 return Err(Error::Resized { id });
             }
@@ -159,6 +173,7 @@ impl<T: Clone + PartialEq> Snapshot<T> {
         if let Some(other) = others().find(overlaps) {
             return Err(Error::Overlap { with: other.id });
         }
+        slot.check_end()?;
         let mut slots: Vec<Slot<T>> = Vec::with_capacity(self.slots.len() + 1);
         slots.extend(others().cloned());
         let place = slots.partition_point(|other| other.base_gfn < slot.base_gfn);
@@ -172,5 +187,20 @@ impl<T: Clone + PartialEq> Snapshot<T> {
     pub fn without(&self, id: u32) -> Result<Self, Error> {
         self.get(id).ok_or(Error::NoSuchId { id })?;
         Ok(self.after(self.slots.iter().filter(|slot| slot.id != id).cloned().collect()))
+    }
+
+    /// After several changes, one after the other. O(n) each.
+    ///
+    /// Errors: that of the first change that is refused.
+    pub fn changed(&self, changes: impl IntoIterator<Item = Change<T>>) -> Result<Self, Error> {
+        let mut now: Option<Self> = None;
+        for change in changes {
+            let before = now.as_ref().unwrap_or(self);
+            now = Some(match change {
+                Change::Set(slot) => before.with(slot)?,
+                Change::Delete(id) => before.without(id)?,
+            });
+        }
+        Ok(now.unwrap_or_else(|| self.clone()))
     }
 }

@@ -4,10 +4,33 @@
 #![cfg(loom)]
 
 use loom::thread;
-use memslots::{Flags, MemSlots, Slot};
+use memslots::{Change, Flags, MemSlots, Slot};
 
 fn slot(id: u32, base_gfn: u64, backing: u64) -> Slot<u64> {
     Slot { id, flags: Flags::NONE, base_gfn, npages: 4, backing }
+}
+
+/// Several changes at once: no reader sees one without the other.
+#[test]
+fn changes_that_belong_together_are_seen_together() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let mut slots = MemSlots::new();
+        slots.set(slot(0, 0, 7)).unwrap();
+        let mut readers = [slots.reader(), slots.reader()];
+        let mut second = slots.reader();
+        let looks = thread::spawn(move || {
+            for reader in &mut readers {
+                let snapshot = reader.snapshot();
+                let (old, new) = (snapshot.get(0).is_some(), snapshot.get(1).is_some());
+                assert!(old != new, "old {old}, new {new}");
+            }
+        });
+        slots.apply([Change::Delete(0), Change::Set(slot(1, 0, 8))]).unwrap();
+        looks.join().unwrap();
+        assert!(second.find(0).is_some_and(|slot| slot.id == 1));
+    });
 }
 
 /// A slot that moves is at one place or the other, never at both or at none.

@@ -3,17 +3,21 @@
 
 mod naive;
 
-use memslots::{Flags, Hint, MAX_PAGES, MAX_SLOTS, MemSlots, Slot, Snapshot};
+use memslots::{Change, Flags, Hint, MAX_GFNS, MAX_PAGES, MAX_SLOTS, MemSlots, Slot, Snapshot};
 use naive::{Model, Step};
 use proptest::prelude::*;
 
 /// Mostly slots that come near each other, sometimes ones that cannot be.
 fn slot() -> impl Strategy<Value = Slot<u8>> {
-    let id = prop_oneof![20 => 0u32..8, 1 => MAX_SLOTS - 1..=u32::MAX];
-    let base = prop_oneof![20 => 0u64..60, 1 => (1 << 52) - 9..=(1u64 << 52), 1 => any::<u64>()];
+    let space = prop_oneof![20 => Just(0u32), 2 => 1u32..3];
+    let number = prop_oneof![20 => 0u32..8, 1 => MAX_SLOTS - 1..65_536];
+    let id = (space, number).prop_map(|(space, number)| space << 16 | number);
+    let ends = [MAX_GFNS, 1 << 52];
+    let end = (0usize..2, 0u64..10).prop_map(move |(end, before)| ends[end] - before);
+    let base = prop_oneof![20 => 0u64..60, 2 => end, 1 => any::<u64>()];
     let npages = prop_oneof![20 => 1u64..9, 1 => MAX_PAGES - 1..MAX_PAGES + 2, 1 => any::<u64>()];
-    (id, base, npages, 0u32..4, 0u8..2).prop_map(|(id, base_gfn, npages, flags, backing)| {
-        let flags = Flags::from_bits(flags).expect("two flags");
+    (id, base, npages, 0u32..8, 0u8..2).prop_map(|(id, base_gfn, npages, flags, backing)| {
+        let flags = Flags::from_bits(flags).expect("three flags");
         Slot { id, flags, base_gfn, npages, backing }
     })
 }
@@ -52,6 +56,33 @@ proptest! {
                 prop_assert_eq!(snapshot.find_near(gfn, &mut hint), model.find(gfn));
             }
         }
+    }
+}
+
+proptest! {
+    /// Several changes are made as one by one, or none of them is.
+    #[test]
+    fn changes_at_once_are_those_changes(
+        before in prop::collection::vec(step(), 0..10),
+        steps in prop::collection::vec(step(), 0..6),
+    ) {
+        let change = |step: &Step| match step {
+            Step::Set(slot) => Change::Set(slot.clone()),
+            Step::Delete(id) => Change::Delete(*id),
+        };
+        let (mut slots, mut one_by_one) = (MemSlots::new(), MemSlots::new());
+        for step in &before {
+            let _ = slots.apply([change(step)]);
+            let _ = one_by_one.apply([change(step)]);
+        }
+        let first = slots.snapshot();
+        let results: Vec<_> = steps.iter().map(|step| one_by_one.apply([change(step)])).collect();
+        let refused = results.iter().find(|result| result.is_err());
+        let got = slots.apply(steps.iter().map(change));
+        prop_assert_eq!(&got, refused.unwrap_or(&Ok(())));
+        let expected = if got.is_ok() { one_by_one.snapshot() } else { first };
+        prop_assert!(slots.snapshot().iter().eq(expected.iter()));
+        prop_assert_eq!(slots.snapshot().generation(), expected.generation());
     }
 }
 

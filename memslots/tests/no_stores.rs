@@ -66,7 +66,7 @@ fn a_look_up_stores_nothing_shared() {
         |id| Slot { id, flags: Flags::NONE, base_gfn: u64::from(id) * 3, npages: 2, backing: () };
     ARENA.open.store(true, Ordering::Relaxed);
     let list: Vec<_> = (0..1000).map(slot).collect();
-    let slots = MemSlots::from(Snapshot::try_from(list).expect("no overlaps"));
+    let mut slots = MemSlots::from(Snapshot::try_from(list).expect("no overlaps"));
     let mut reader = slots.reader();
     ARENA.open.store(false, Ordering::Relaxed);
     assert!(ARENA.used.load(Ordering::Relaxed) > 1000 * size_of::<Slot<()>>());

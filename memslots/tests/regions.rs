@@ -7,8 +7,9 @@ use memslots::{GuestRegions, Hint};
 use proptest::prelude::*;
 use vm_memory::bitmap::BS;
 use vm_memory::{
-    GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestMemoryRegionBytes,
-    GuestRegionCollection, GuestUsize,
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestMemoryRegionBytes, GuestRegionCollection, GuestRegionCollectionError, GuestRegionMmap,
+    GuestUsize,
 };
 
 /// A region without memory: what matters here is where it is.
@@ -85,4 +86,66 @@ proptest! {
             }
         }
     }
+}
+
+fn collection(ranges: &[(u64, u64)]) -> Result<GuestRegions<Range>, String> {
+    let regions = ranges.iter().map(|(at, len)| Range(*at, *len)).collect();
+    GuestRegions::from_regions(regions).map_err(|error| error.to_string())
+}
+
+/// vm-memory has them, and panics or answers wrongly when one looks.
+#[test]
+fn regions_without_addresses_are_refused() {
+    let (none, overlap) = (
+        GuestRegionCollectionError::NoMemoryRegion.to_string(),
+        GuestRegionCollectionError::MemoryRegionOverlap.to_string(),
+    );
+    assert_eq!(collection(&[(0x1000, 0)]).unwrap_err(), none);
+    assert_eq!(collection(&[(0, 1), (0x1000, 0)]).unwrap_err(), none);
+    assert_eq!(collection(&[(u64::MAX - 1, 3)]).unwrap_err(), overlap);
+    assert_eq!(collection(&[(0, 1), (1, u64::MAX)]).map(|all| all.num_regions()), Ok(2));
+    let one = collection(&[(u64::MAX - 1, 2)]).unwrap();
+    assert_eq!(one.last_addr(), GuestAddress(u64::MAX));
+    assert!(one.find_region(GuestAddress(u64::MAX)).is_some());
+    for (at, len, why) in [(8, 0, none), (u64::MAX, 2, overlap)] {
+        assert_eq!(one.insert_region(Arc::new(Range(at, len))).unwrap_err().to_string(), why);
+    }
+}
+
+#[test]
+fn ranges_are_mapped_as_vm_memory_maps_them() {
+    let file = || {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(0x4000).unwrap();
+        FileOffset::new(file, 0x1000)
+    };
+    let at = GuestAddress;
+    let cases: [&[(GuestAddress, usize)]; 8] = [
+        &[],
+        &[(at(0), 0x1000), (at(0x2000), 0x1000)],
+        &[(at(0), 0x1000), (at(0xfff), 0x1000)],
+        &[(at(0x2000), 0x1000), (at(0), 0x1000)],
+        &[(at(0), 0)],
+        &[(at(0x2000), 0x1000), (at(0), 0)],
+        &[(at(u64::MAX - 0xfff), 0x1000)],
+        &[(at(0), usize::MAX / 2)],
+    ];
+    for ranges in cases {
+        let ours = GuestRegions::<GuestRegionMmap>::from_ranges(ranges);
+        let theirs = GuestMemoryMmap::<()>::from_ranges(ranges);
+        match (ours, theirs) {
+            (Ok(ours), Ok(theirs)) => assert_eq!(ours.num_regions(), theirs.num_regions()),
+            (Err(ours), Err(theirs)) => assert_eq!(ours.to_string(), theirs.to_string()),
+            (ours, theirs) => panic!("{ranges:?}: {:?} {:?}", ours.is_ok(), theirs.is_ok()),
+        }
+    }
+    let ranges = [(at(0), 0x1000, Some(file())), (at(0x1000), 0x1000, None)];
+    let memory = GuestRegions::<GuestRegionMmap>::from_ranges_with_files(&ranges).unwrap();
+    memory.write_obj(0x1234_5678u32, at(0xffe)).unwrap();
+    let region = memory.find_region(at(5)).unwrap();
+    assert_eq!(region.file_offset().map(FileOffset::start), Some(0x1000));
+    let mut end = [0; 2];
+    let shared = ranges[0].2.as_ref().unwrap().file();
+    std::os::unix::fs::FileExt::read_exact_at(shared, &mut end, 0x1ffe).unwrap();
+    assert_eq!(end, [0x78, 0x56], "the file is shared");
 }

@@ -15,7 +15,8 @@ fn number(u: &mut Unstructured) -> arbitrary::Result<u64> {
     match u.arbitrary::<u8>()? {
         small @ 0..250 => Ok(u64::from(small % 64)),
         250 => Ok((1 << 52) - u64::from(u.arbitrary::<u8>()?)),
-        251 => Ok((1 << 31) - u64::from(u.arbitrary::<u8>()?)),
+        251 => Ok((1 << 40) - u64::from(u.arbitrary::<u8>()?)),
+        252 => Ok((1 << 31) - u64::from(u.arbitrary::<u8>()?)),
         _ => u.arbitrary(),
     }
 }
@@ -25,7 +26,7 @@ fn step(u: &mut Unstructured) -> arbitrary::Result<Step> {
     if u.ratio(1, 4)? {
         return Ok(Step::Delete(id));
     }
-    let flags = Flags::from_bits(u32::from(u8::arbitrary(u)? % 4)).expect("two flags");
+    let flags = Flags::from_bits(u32::from(u8::arbitrary(u)? % 8)).expect("three flags");
     let (base_gfn, npages) = (number(u)?, number(u)?);
     Ok(Step::Set(Slot { id, flags, base_gfn, npages, backing: u8::arbitrary(u)? % 2 }))
 }

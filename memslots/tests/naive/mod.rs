@@ -23,16 +23,26 @@ impl Model {
             }
             Step::Set(new) => {
                 let id = new.id;
-                if id >= MAX_SLOTS {
+                if id % 65_536 >= MAX_SLOTS || id / 65_536 > 1 {
                     return Err(Error::NoSuchId { id });
                 }
+                let memfd = |s: &Slot<u8>| s.flags.contains(Flags::GUEST_MEMFD);
+                if memfd(new) && new.flags.bits() != 4 {
+                    return Err(Error::BadFlags { id, flags: new.flags });
+                }
                 let last = u128::from(new.base_gfn) + u128::from(new.npages);
-                if new.npages == 0 || new.npages > MAX_PAGES || last > 1 << 52 {
-                    let (base_gfn, npages) = (new.base_gfn, new.npages);
+                let (base_gfn, npages) = (new.base_gfn, new.npages);
+                if new.npages == 0 || new.npages > MAX_PAGES || last >= 1 << 52 {
                     return Err(Error::BadRange { base_gfn, npages });
+                }
+                if self.0.iter().any(|s| s.id / 65_536 != id / 65_536) {
+                    return Err(Error::OtherAddressSpace { id });
                 }
                 let old = self.0.iter().position(|s| s.id == id);
                 if let Some(old) = old.map(|at| &self.0[at]) {
+                    if memfd(old) || memfd(new) {
+                        return Err(Error::Immutable { id });
+                    }
                     if old.npages != new.npages {
                         return Err(Error::Resized { id });
                     }
@@ -52,6 +62,9 @@ impl Model {
                     .find(|s| gfns(s).start < gfns(new).end && gfns(new).start < gfns(s).end)
                 {
                     return Err(Error::Overlap { with: other.id });
+                }
+                if last > 1 << 40 {
+                    return Err(Error::BadRange { base_gfn, npages });
                 }
                 if let Some(old) = old {
                     if self.0[old] == *new {
