@@ -29,6 +29,7 @@ const HOST_MIB: u32 = 1536;
 const QEMU_MIB: u32 = 128;
 
 #[derive(Args)]
+#[command(after_help = HELP)]
 pub struct Ab {
     /// The experiment (TOML; those of this project are in testbed/experiments)
     file: PathBuf,
@@ -37,6 +38,20 @@ pub struct Ab {
     #[command(flatten)]
     host: HostArgs,
 }
+
+const HELP: &str = "\
+The least experiment, and where all keys and columns are explained: docs/testbed.md
+  repetitions = 3
+  seconds = 2.0
+  schedulers = [\"eevdf\", \"scx_baton\"]
+  [[workload]]
+  name = \"barrier\"
+
+Needs neither root nor KVM; the host is emulated, and nothing changes on this one but the cache that \
+'baton testbed run --help' names.
+
+Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was measured \
+until then is printed and saved.";
 
 /// Where results go, beside the table on standard output.
 #[derive(Args)]

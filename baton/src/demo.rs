@@ -18,6 +18,7 @@ const QUICK_WORKLOADS: [&str; 2] = ["barrier", "shootdown"];
 /// Boots an emulated KVM host, runs Linux guests on it under the kernel's own scheduler and under
 /// scx_baton, and shows how much work each got done.
 #[derive(Args)]
+#[command(after_help = HELP)]
 pub struct Demo {
     /// Two workloads only
     #[arg(long)]
@@ -44,6 +45,14 @@ pub struct Demo {
     #[command(flatten)]
     host: HostArgs,
 }
+
+const HELP: &str = "\
+Needs neither root nor KVM, 4 GB of memory, and the network for the first run; changes nothing on \
+this host but a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton). What the columns \
+mean: docs/testbed.md; an experiment of your own: baton testbed ab --help.
+
+Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was measured \
+until then is printed and saved.";
 
 /// Returns the exit status.
 pub fn main(demo: Demo) -> i32 {

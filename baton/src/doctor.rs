@@ -9,7 +9,12 @@ use baton_haltpoll::{STATE, restore_left};
 use baton_output::{note, say};
 use clap::Args;
 
+/// What scx_baton has left on this host, and putting it right.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Without options it only looks, and needs no root. --restore does: it writes halt_poll_ns and \
+halt_poll_ns_grow_start of the module kvm, as a killed 'scx_baton --halt-poll' found them.\n\n\
+Exit status: 0, whatever was found; 1 if it could not be put back, after a line that says why.")]
 pub struct Doctor {
     /// Put back KVM's parameters that an scx_baton which was killed has left changed
     #[arg(long)]

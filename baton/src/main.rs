@@ -20,11 +20,25 @@ use clap::{Parser, Subcommand};
 
 /// Tools around scx_baton, the scheduler for KVM hosts with more vCPUs than CPUs.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     tool: Tool,
 }
+
+const HELP: &str = "\
+Where to begin:
+  baton demo --quick                     see it: some minutes, on any Debian machine, no KVM needed
+  baton sim compare two-barriers --vary scheduler=eevdf,scx_baton        seconds, simulated
+  sudo baton bench                       this host: a minute; needs /dev/kvm
+  sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
+
+Root: 'bench --schedulers' (which puts other schedulers in charge of the host while it measures), \
+'doctor --restore' (which writes KVM's parameters); nothing else changes this host beyond its output \
+files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
+
+Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
+Ctrl-C. 'testbed' has its own.";
 
 #[derive(Subcommand)]
 enum Tool {

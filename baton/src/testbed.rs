@@ -22,6 +22,7 @@ const INTERRUPTED: i32 = 130;
 const UNREAD: i32 = 141;
 
 #[derive(Subcommand)]
+#[command(after_help = HELP)]
 pub enum Testbed {
     /// Run a command on the host and pass on its output and exit status
     #[command(after_help = RUN_HELP)]
@@ -32,8 +33,18 @@ pub enum Testbed {
     /// Compare schedulers: an experiment from a file
     Ab(Box<crate::ab::Ab>),
     /// Fetch and list the kernels with sched_ext that Debian offers now
+    #[command(
+        after_help = "A line each: series, for --kernel-series, and Debian's version. Needs the \
+                            network. Exit status: 0; 125 if that failed."
+    )]
     Kernels,
 }
+
+const HELP: &str = "\
+Begin with: baton testbed run -- uname -a
+
+QEMU emulates the host, so it needs neither root nor KVM, and nothing here can harm this one. The first \
+run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; later ones need no network.";
 
 const RUN_HELP: &str = "\
 The host has busybox, qemu-system-x86_64 with a kernel and an initramfs for its guests in /guest, \
@@ -46,7 +57,9 @@ What is fetched stays in $BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache
 
 Example: baton testbed run -- sh -c 'uname -r; ls -l /dev/kvm'";
 
-const SHELL_HELP: &str = "Ends with 'exit' or Ctrl-D.";
+const SHELL_HELP: &str = "\
+Ends with 'exit' or Ctrl-D. Exit status: the shell's; 125 when the host fails; 130 after Ctrl-C while \
+it boots.";
 
 /// Which host to boot.
 #[derive(Args)]

@@ -35,6 +35,17 @@ use std::time::Duration;
 
 const NAME: &str = "scx_baton";
 
+const HELP: &str = "\
+Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains the \
+columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
+
+Needs root, but for --version, --help-stats and --monitor. While it runs it schedules the whole host; \
+with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor --restore' \
+does if it was killed). Nothing else is changed, and nothing stays.
+
+Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that says why \
+and what to do; 2 for wrong options.";
+
 /// scx_baton: hands the CPU to the vCPU that the others are waiting for.
 ///
 /// A scheduler for KVM hosts that run more vCPUs than they have CPUs. It finds VMs and
@@ -46,7 +57,7 @@ const NAME: &str = "scx_baton";
 ///
 /// Decisions are made in BPF (see bpf/policy.h); this program loads it.
 #[derive(Debug, Parser)]
-#[command(name = NAME, disable_version_flag = true)]
+#[command(name = NAME, disable_version_flag = true, after_help = HELP)]
 struct Opts {
     /// Exit debug dump buffer length. 0 indicates default.
     #[clap(long, default_value = "0")]
