@@ -165,11 +165,15 @@ fn an_interrupted_sweep_keeps_what_is_done_and_goes_on() {
         errors.contains("--vary is not the same") && output.status.code() == Some(1),
         "{errors}"
     );
+    let words = ["sim", "sweep", "two-barriers", "--set", "warmup=0.02", "--resume", "r.json"];
+    let vary = ["--vary", "seconds=0.02,0.03,36000,0.04"];
+    refused(dir.path(), &[&words, &vary[..]].concat(), "is of another scenario");
     // Done points stay as they are, even if they could not be simulated again.
     let mut marked = entries.clone();
     marked[0]["outcome"]["sim_s"] = 42.0.into();
     marked[2] = entries[1].clone();
     marked[2]["point"]["seconds"] = "36000".into();
+    marked[2]["inputs"] = entries[2]["inputs"].clone();
     fs::write(&file, marked.to_string()).unwrap();
     let output = sweep(&["--resume", "r.json"]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -134,7 +134,7 @@ pub fn compare(compare: &Compare) -> Result<()> {
     let told = say(&aligned(&rows, false));
     warn_of_ignored(results.iter().flatten().flatten());
     let title = format!("Work a second by {key}; whiskers: least and most of {n} seeds");
-    Output::files(json, csv, svg).save_all(&all, &results, || plot::bars(&title, &shown))?;
+    Output::files(json, csv, svg).save_all(&all, &results, &[], || plot::bars(&title, &shown))?;
     told?;
     if stopped() {
         return Err(Interrupted.into());

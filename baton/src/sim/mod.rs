@@ -4,6 +4,7 @@
 mod apart;
 mod compare;
 mod fuzz;
+mod inputs;
 mod legend;
 mod list;
 mod output;

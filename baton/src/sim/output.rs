@@ -50,20 +50,22 @@ impl Output {
 
 impl Files {
     /// What is known so far.
-    pub fn keep(&self, points: &[Point], results: &Results) -> Result<()> {
+    pub fn keep(&self, points: &[Point], results: &Results, inputs: &[String]) -> Result<()> {
         match &self.json {
-            Some(file) => file.keep(&format!("{:#}\n", all(points, results))),
+            Some(file) => file.keep(&format!("{:#}\n", all(points, results, inputs))),
             None => Ok(()),
         }
     }
 
+    /// All of it; `inputs` are the points' (a sweep's), or none.
     pub fn save_all(
         &self,
         points: &[Point],
         results: &Results,
+        inputs: &[String],
         picture: impl FnOnce() -> Result<String>,
     ) -> Result<()> {
-        self.save(&all(points, results), points, results, picture)
+        self.save(&all(points, results, inputs), points, results, picture)
     }
 
     /// The same, with other JSON.
@@ -87,7 +89,7 @@ impl Files {
     }
 }
 
-fn all(points: &[Point], results: &Results) -> Value {
+fn all(points: &[Point], results: &Results, inputs: &[String]) -> Value {
     let entry = |(point, result): (&Point, &Option<Result<Outcome, String>>)| {
         let point: serde_json::Map<String, Value> =
             point.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
@@ -97,7 +99,11 @@ fn all(points: &[Point], results: &Results) -> Value {
             None => json!({"point": point, "outcome": null}),
         }
     };
-    points.iter().zip(results).map(entry).collect()
+    let mut entries: Vec<Value> = points.iter().zip(results).map(entry).collect();
+    for (entry, inputs) in entries.iter_mut().zip(inputs) {
+        entry["inputs"] = json!(inputs);
+    }
+    entries.into()
 }
 
 /// RFC 4180.

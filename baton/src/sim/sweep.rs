@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use baton_output::{note, open_all, say};
 use baton_sim::outcome::{Outcome, short};
-use baton_sim::sweep::{Point, axis, check, each, points};
+use baton_sim::sweep::{Point, axis, changes, check, each, points};
 use baton_testbed::columns::aligned;
 use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::Value;
 
 use super::compare::interrupted_is_none;
+use super::inputs::Inputs;
 use super::output::Output;
 use super::{
     Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, ray, stopped,
@@ -52,7 +53,6 @@ struct Kept {
     results: Vec<Option<Result<Outcome, String>>>,
     done: usize,
     next: Instant,
-    trouble: Option<anyhow::Error>,
 }
 
 pub fn sweep_all(options: &Sweep) -> Result<()> {
@@ -64,9 +64,16 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     let all = points(&axes);
     let jobs = options.jobs.number();
     check(&asked.text, &asked.base, &all, jobs)?;
+    let mut known = Inputs::new(&asked.text);
+    let number = |point: &Point| -> Result<String> {
+        let scenario = asked.scenario(point)?;
+        let changed = changes(&asked.base, point);
+        Ok(known.of(&changed, &scenario.machine_file, &scenario.scheduler_file))
+    };
+    let numbers = all.iter().map(number).collect::<Result<Vec<_>>>()?;
     let earlier = match &options.resume {
         Some(file) => {
-            earlier(file, &all).with_context(|| format!("--resume {}", file.display()))?
+            earlier(file, &all, &numbers).with_context(|| format!("--resume {}", file.display()))?
         }
         None => vec![None; n],
     };
@@ -84,7 +91,7 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     }
     let results = earlier.into_iter().map(|result| result.filter(Result::is_ok)).collect();
     let next = Instant::now() + KEEP_EVERY;
-    let kept = Mutex::new(Kept { results, done: before, next, trouble: None });
+    let kept = Mutex::new(Kept { results, done: before, next });
     let keep = |place: usize, result: Result<Outcome, String>| {
         let Ok(mut kept) = kept.lock() else { return };
         kept.results[place] = interrupted_is_none(Some(result));
@@ -92,8 +99,8 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
         progress(kept.done, n);
         let start = Instant::now();
         if start >= kept.next {
-            let trouble = files.keep(&all, &kept.results).err();
-            kept.trouble = trouble;
+            // If it cannot be written now, it is told at the end.
+            let _ = files.keep(&all, &kept.results, &numbers);
             kept.next = Instant::now() + KEEP_EVERY.max(start.elapsed() * 20);
         }
     };
@@ -135,7 +142,7 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     }
     let told = say(&aligned(&rows, false));
     warn_of_ignored(results.iter().flatten().flatten());
-    files.save_all(&all, &results, || plot::points(&all, &results))?;
+    files.save_all(&all, &results, &numbers, || plot::points(&all, &results))?;
     told?;
     if stopped() {
         let done = results.iter().flatten().count();
@@ -146,7 +153,11 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
 }
 
 /// What a file that `--json` wrote has of these points.
-fn earlier(file: &Path, all: &[Point]) -> Result<Vec<Option<Result<Outcome, String>>>> {
+fn earlier(
+    file: &Path,
+    all: &[Point],
+    numbers: &[String],
+) -> Result<Vec<Option<Result<Outcome, String>>>> {
     let text = fs::read_to_string(file).context("cannot read it")?;
     let entries: Vec<Value> =
         serde_json::from_str(&text).context("it was not written by 'baton sim sweep --json'")?;
@@ -156,12 +167,17 @@ fn earlier(file: &Path, all: &[Point]) -> Result<Vec<Option<Result<Outcome, Stri
         entries.len(),
         all.len()
     );
-    let read = |(entry, point): (&Value, &Point)| -> Result<Option<Result<Outcome, String>>> {
+    let read = |((entry, point), number): ((&Value, &Point), &String)| -> Result<_> {
         let same = entry["point"].as_object().is_some_and(|of| {
             of.len() == point.len()
                 && point.iter().all(|(key, value)| of.get(key).is_some_and(|v| v == value))
         });
         ensure!(same, "it has no point {}: --vary is not the same", in_words(point));
+        ensure!(
+            entry["inputs"] == *number,
+            "it is of another scenario, machine, scheduler or version: --set and all files must be \
+             the same; without --resume all is simulated anew"
+        );
         if entry["outcome"].is_null() {
             return Ok(entry["error"].as_str().map(|why| Err(why.into())));
         }
@@ -169,5 +185,5 @@ fn earlier(file: &Path, all: &[Point]) -> Result<Vec<Option<Result<Outcome, Stri
             .with_context(|| format!("the outcome of {} is none", in_words(point)))?;
         Ok(Some(Ok(outcome)))
     };
-    entries.iter().zip(all).map(read).collect()
+    entries.iter().zip(all).zip(numbers).map(read).collect()
 }
