@@ -95,6 +95,15 @@ fn no_output_goes_over_another_one_or_over_an_input() {
     run_to(&["--json", "./s.toml"], "--json ./s.toml would overwrite the scenario");
     run_to(&["--json", "a", "--csv", "./a"], "--json and --csv name the same file");
     run_to(&["--svg", "a", "--trace", "a"], "--svg and --trace name the same file");
+    // Of any point, not of the first alone.
+    let machine = run(dir.path(), &["sim", "show", "xeon-8"]).stdout;
+    fs::write(dir.path().join("m.toml"), &machine).unwrap();
+    for command in ["compare", "sweep"] {
+        let words =
+            ["sim", command, "s.toml", "--vary", "machine=xeon-8,m.toml", "--csv", "m.toml"];
+        refused(dir.path(), &words, "would overwrite the machine's file");
+    }
+    assert_eq!(fs::read(dir.path().join("m.toml")).unwrap(), machine);
     let experiment = dir.path().join("e.toml");
     fs::write(
         &experiment,
@@ -193,8 +202,12 @@ fn what_a_sweep_or_comparison_cannot_mean_is_refused_at_once() {
             &["--vary", "scheduler=eevdf,nonsense"][..],
             "there is no scheduler \"nonsense\"",
         ),
-        ("sweep", &["--vary", "scheduler=eevdf,nonsense"], "--set scheduler=nonsense: there is no"),
-        ("sweep", &["--vary", "vm.vcpus=2,x"], "--set vm.vcpus=x: it takes a whole number"),
+        (
+            "sweep",
+            &["--vary", "scheduler=eevdf,nonsense"],
+            "--vary scheduler=nonsense: there is no",
+        ),
+        ("sweep", &["--vary", "vm.vcpus=2,x"], "--vary vm.vcpus=x: it takes a whole number"),
         ("sweep", &["--vary", "pcpus=1", "--vary", "pcpus=2"], "--vary gives pcpus twice"),
         ("sweep", &["--vary", "pcpus=1,2,1"], "--vary pcpus has 1 twice"),
         ("sweep", &["--vary", "seconds=1,2"], "seconds is in --set and in --vary"),
@@ -202,6 +215,20 @@ fn what_a_sweep_or_comparison_cannot_mean_is_refused_at_once() {
         ("compare", &["--vary", "seed=1,2"], "compare sets the seeds itself"),
         ("compare", &["--vary", "pcpus=1,2", "--set", "seed=1"], "compare sets the seeds itself"),
         ("compare", &["--vary", "pcpus=1"], "has one value only"),
+        (
+            "sweep",
+            &["--vary", "vm.0.vcpus=1,2", "--vary", "vm.vcpus=3,4"],
+            "--vary gives vm.0.vcpus and vm.vcpus, of which one contains the other",
+        ),
+        (
+            "sweep",
+            &["--set", "vm.0.vcpus=1", "--vary", "vm.vcpus=3,4"],
+            "--vary vm.vcpus would override --set vm.0.vcpus",
+        ),
+        ("run", &["--set", "thread.0.run-us=5"], "there is no [[thread]]"),
+        ("run", &["--set", "kvm.halt-poll=adaptive"], "it takes \"off\", { fixed = NS }"),
+        ("sweep", &["--vary", "=1,2"], "is not key=a,b,c"),
+        ("run", &["--json", "-"], "write /dev/stdout"),
     ] {
         refused(dir.path(), &short(command, more), why);
     }
@@ -247,10 +274,13 @@ fn a_scheduler_that_crashes_hangs_or_forgets_is_one_line() {
     source("hang.bpf.c", "for (;;) turns++;");
     source("lose.bpf.c", "turns++;");
     source("broken.bpf.c", "no c;");
+    source("exit.bpf.c", "void exit(int); exit(0);");
+    source("prints.bpf.c", "int puts(const char *); puts(\"{}\"); *(volatile int *)0 = 1;");
+    source("undefined.bpf.c", "void nobody_has_this(void); nobody_has_this();");
     // Beside the scenario, wherever one is.
     let scenario = dir.path().join("sub");
     fs::create_dir(&scenario).unwrap();
-    for name in ["null", "hang", "lose", "broken"] {
+    for name in ["null", "hang", "lose", "broken", "exit", "prints", "undefined"] {
         let text = format!(
             "machine = \"m.toml\"\nscheduler = \"../{name}.bpf.c\"\nseconds = 0.5\n[[vm]]\nvcpus = 24\n\
              workload = \"compute\"\n"
@@ -264,6 +294,9 @@ fn a_scheduler_that_crashes_hangs_or_forgets_is_one_line() {
         ("hang", "the scheduler hangs: no event for 10 s, in enqueue"),
         ("lose", "the scheduler has lost all its tasks"),
         ("broken", "does not compile for the simulator"),
+        ("exit", "the scheduler called exit(), in enqueue"),
+        ("prints", "(SIGSEGV), in enqueue"),
+        ("undefined", "undefined"),
     ] {
         let file = format!("sub/{name}.toml");
         refused(dir.path(), &["sim", "run", &file], why);

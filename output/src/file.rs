@@ -79,9 +79,10 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
 ///
 /// Errors: it cannot be made, or no file can be made in it.
 pub fn directory(path: &Path) -> Result<()> {
-    let usable = || -> io::Result<()> {
+    let usable = || -> Result<()> {
+        ensure!(!path.exists() || path.is_dir(), "it is no directory");
         fs::create_dir_all(path)?;
-        tempfile::tempfile_in(path).map(drop)
+        Ok(tempfile::tempfile_in(path).map(drop)?)
     };
     usable().with_context(|| format!("cannot write into the directory {}", path.display()))
 }
@@ -184,14 +185,14 @@ impl Write for Draft {
 impl Write for To {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            To::New(file, _) => file.write(bytes),
+            To::New(file, _) => file.as_file_mut().write(bytes),
             To::Open(file) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            To::New(file, _) => file.flush(),
+            To::New(file, _) => file.as_file_mut().flush(),
             To::Open(file) => file.flush(),
         }
     }
@@ -202,6 +203,8 @@ fn same(a: &Metadata, b: &Metadata) -> bool {
 }
 
 fn kind(path: &Path) -> Result<Kind> {
+    // Elsewhere that is standard output, where tables go here.
+    ensure!(path != Path::new("-"), "write /dev/stdout, or ./- for a file of that name");
     let meta = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let real = behind_links(path)?;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a scenario to a simulation that can begin.
 
-use std::fs::File;
 use std::path::Path;
 
 use anyhow::Result;
@@ -36,7 +35,7 @@ pub fn is_flat(name: &str) -> bool {
     name.starts_with("cfs") || name.starts_with("eevdf")
 }
 
-/// Errors: it comes not with the simulator, and is no source that can be read.
+/// Errors: it comes not with the simulator, and is no source that compiles.
 pub fn known(name: &str, file: &Path) -> Result<()> {
     if SCHEDULERS.iter().any(|(known, _)| *known == name) {
         return Ok(());
@@ -50,10 +49,7 @@ pub fn known(name: &str, file: &Path) -> Result<()> {
         );
         return Err(wrong("scheduler", why));
     }
-    let readable = File::open(file);
-    readable
-        .map(drop)
-        .map_err(|error| wrong("scheduler", format!("{} cannot be read: {error}", file.display())))
+    scx::object(name, file).map(drop).map_err(|error| wrong("scheduler", format!("{error:#}")))
 }
 
 impl Scenario {

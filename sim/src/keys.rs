@@ -64,7 +64,10 @@ impl Source<'_> {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         let mut table: Table = toml::from_str(self.text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(self.text, span.start));
-            anyhow!("line {line}: {}", error.message().replace('\n', " "))
+            let words = error.message().replace('\n', " ");
+            let large = words.contains("too large") || words.contains("i128");
+            let words = if large { "whole numbers go to 2^63 - 1".into() } else { words };
+            anyhow!("line {line}: {words}")
         })?;
         for (path, value) in self.changes {
             set(&mut table, path, value).with_context(|| format!("--set {path}={value}"))?;
@@ -155,6 +158,13 @@ pub fn typed<T: DeserializeOwned>(table: Table) -> Result<T> {
             })
             .collect();
         let words = error.inner().message().replace('\n', " ");
+        // An enumeration with values, of which serde's words tell nothing.
+        if let Some(place) = path.iter().position(|part| part == "halt-poll") {
+            path.truncate(place + 1);
+            let takes = "it takes \"off\", { fixed = NS }, { adaptive = NS }, { clairvoyant = NS } or \
+                         { governed = SHARE }";
+            return Wrong { path, why: takes.into() }.into();
+        }
         let quoted = words.split('`').nth(1).unwrap_or_default();
         let others: Vec<&str> = words.split('`').skip(3).step_by(2).collect();
         let why = if words.starts_with("unknown field") {
@@ -192,12 +202,14 @@ fn expected(words: &str) -> String {
         return words.into();
     };
     let wanted = match wanted {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more".into(),
+        "u8" | "u16" | "u32" => "a whole number from 0 to 2^32 - 1".into(),
+        "u64" | "usize" => "a whole number from 0 to 2^63 - 1".into(),
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".into(),
         "f32" | "f64" => "a number".into(),
         "a boolean" => "true or false".into(),
         "a string" => "a word in quotes".into(),
         "a sequence" => "a list, [ … ]".into(),
+        "a tuple of size 2" => "a pair, [ …, … ]".into(),
         "a map" => "a table, { … }".into(),
         wanted if wanted.starts_with("struct ") => "a table, { … }".into(),
         wanted => wanted.replace("string or map", "a word in quotes or a table, { … }"),
@@ -211,6 +223,14 @@ fn is_number(part: impl AsRef<str>) -> bool {
 
 fn line_of(text: &str, place: usize) -> usize {
     1 + text.as_bytes()[..place.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// Whether setting a key changes what another one has set: it is the same, above it, or meant for all
+/// entries of its list.
+pub fn overrides(key: &str, other: &str) -> bool {
+    let key: Vec<&str> = key.split('.').collect();
+    let other: Vec<String> = other.split('.').map(String::from).collect();
+    leads_to(&key, &other)
 }
 
 /// Whether setting `key` may have set this path: it is the path, or above it; without numbers it is
@@ -250,6 +270,8 @@ fn put(at: &mut Value, keys: &[&str], value: &Value) -> Result<()> {
     };
     match at {
         Value::Table(table) => {
+            let listed = rest.first().is_some_and(is_number) && !table.contains_key(*key);
+            ensure!(!listed, "there is no [[{key}]]");
             let inner = table.entry(key.to_string()).or_insert_with(|| {
                 if rest.is_empty() { value.clone() } else { Value::Table(Table::new()) }
             });
@@ -325,7 +347,7 @@ mod tests {
         );
         assert_eq!(
             error("seconds = 1\n[kvm]\nvcpus = -1\n", &[]),
-            "line 3, [kvm], key kvm.vcpus: it takes a whole number, 0 or more, not integer `-1`"
+            "line 3, [kvm], key kvm.vcpus: it takes a whole number from 0 to 2^32 - 1, not integer `-1`"
         );
         assert_eq!(
             error("seconds = 1\n[kvm]\nvcpu = 1\n", &[]),
@@ -352,7 +374,7 @@ mod tests {
         let text = "seconds = 1\n[[vm]]\nvcpus = 2\n[[vm]]\nvcpus = 2\n";
         assert_eq!(
             error(text, &[("vm.vcpus", "x")]),
-            "--set vm.vcpus=x: it takes a whole number, 0 or more, not string \"x\""
+            "--set vm.vcpus=x: it takes a whole number from 0 to 2^32 - 1, not string \"x\""
         );
         assert_eq!(
             error(text, &[("vm.1.pin", "1"), ("vm.0.pin", "true")]),

@@ -197,7 +197,10 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
         ignored: {
             let (heeds, (weights, quotas)) = (sim.heeds(), scenario.weights_and_quotas());
             let of = |heeded: bool, keys| if heeded { Vec::new() } else { keys };
-            [of(heeds.weights, weights), of(heeds.quotas, quotas)].concat()
+            let policy = scenario.yield_policy.as_ref().map(|_| "yield-policy".to_string());
+            let policy = policy.filter(|_| scenario.scheduler != "scx_baton");
+            let policy = policy.into_iter().collect();
+            [of(heeds.weights, weights), of(heeds.quotas, quotas), policy].concat()
         },
     }
 }

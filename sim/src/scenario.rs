@@ -2,7 +2,8 @@
 //! Scenarios as people write them: TOML that says which machine, which VMs, what they do, and which
 //! scheduler and KVM there are.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,6 +35,9 @@ pub const MACHINES: [(&str, &str); 6] = [
 const MOST_CPUS: u32 = 4096;
 const MOST_VCPUS: u32 = 65_536;
 const MOST_TASKS: u64 = 1_000_000;
+
+/// Of a scenario's text: a thousand times the longest that ships.
+const MOST_BYTES: u64 = 1 << 22;
 
 /// Numbers of locks that programs cannot name.
 const TLB_LOCKS: u32 = 10_000;
@@ -244,9 +248,16 @@ impl Text {
         if let Some((_, text)) = SCENARIOS.iter().find(|(known, _)| *known == name) {
             return Ok(Text { text: text.to_string(), dir: PathBuf::new() });
         }
-        let text = fs::read_to_string(name).with_context(|| {
+        let read = || -> Result<String> {
+            let mut text = String::new();
+            File::open(name)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+            ensure!(text.len() as u64 <= MOST_BYTES, "it is larger than {MOST_BYTES} bytes");
+            Ok(text)
+        };
+        let text = read().with_context(|| {
+            let near = did_you_mean(name, &SCENARIOS.map(|(name, _)| name));
             format!(
-                "cannot read the scenario {name} (\"baton sim list\" names those that are built in)"
+                "cannot read the scenario {name}{near}; \"baton sim list\" names those that are built in"
             )
         })?;
         let dir = Path::new(name).parent().unwrap_or(Path::new("")).into();

@@ -20,9 +20,10 @@ pub type Point = Vec<Change>;
 pub fn axis(text: &str) -> Result<(String, Vec<String>)> {
     let (key, values) =
         text.split_once('=').with_context(|| format!("\"{text}\" is not key=a,b,c"))?;
-    let values: Vec<String> = split(values);
+    let (key, values) = (key.trim(), split(values));
+    ensure!(!key.is_empty(), "\"{text}\" is not key=a,b,c");
     ensure!(values.iter().all(|value| !value.is_empty()), "\"{text}\" has an empty value");
-    Ok((key.trim().to_string(), values))
+    Ok((key.to_string(), values))
 }
 
 /// At commas outside of braces and brackets, for values such as `{ fixed = 1000 }`.

@@ -619,7 +619,7 @@ fn a_deadlock_is_explained() {
     let why = error(&format!(
         "{HEAD}[[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\nprogram = [\"compute 10us\", \"wait 3\"]"
     ));
-    assert!(why.contains("deadlocked") && why.contains("semaphore 3"), "{why}");
+    assert!(why.contains("deadlocked") && why.contains("futex 3"), "{why}");
 }
 
 /// A few of the rig's scenarios; `make test` runs more.

@@ -4,19 +4,18 @@
 //! why there is none.
 
 use std::env;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use baton_output::say;
 use baton_sim::current_callback;
 use baton_sim::keys::Change;
 use baton_sim::outcome::{Outcome, Speed, Watch, simulate_watched};
@@ -128,11 +127,11 @@ fn done(answer: Option<Answer>) -> Result<Done, String> {
     match answer {
         Some(Answer::Done(done)) => Ok(*done),
         Some(Answer::Error(why)) => Err(why),
-        None => Err("the simulation ended without an outcome".into()),
+        None => Err("the simulation ended without a word: did the scheduler call _exit()?".into()),
     }
 }
 
-/// The last line: a scheduler may print something itself.
+/// The last line.
 fn parsed(answer: &[u8]) -> Option<Answer> {
     let line = answer.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty())?;
     serde_json::from_slice(line).ok()
@@ -144,6 +143,7 @@ pub fn serve() -> Result<()> {
     io::stdin().read_to_string(&mut job).context("cannot read standard input")?;
     let job: Job = serde_json::from_str(&job).context("this is no job")?;
     let beat = Arc::new(AtomicU64::new(0));
+    let mut answers = own_answers()?;
     report_crashes();
     let (me, watched) = (pthread_self(), beat.clone());
     thread::spawn(move || watch(me, &watched));
@@ -151,7 +151,22 @@ pub fn serve() -> Result<()> {
         Ok(done) => Answer::Done(Box::new(done)),
         Err(error) => Answer::Error(format!("{error:#}")),
     };
-    say(&(serde_json::to_string(&answer)? + "\n"))
+    ANSWERED.store(true, Relaxed);
+    let words = serde_json::to_string(&answer)? + "\n";
+    answers.write_all(words.as_bytes()).context("nobody waits for the outcome")
+}
+
+/// Where answers go.
+static ANSWERS: AtomicI32 = AtomicI32::new(1);
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// What was standard output is for answers alone from now on; what a scheduler prints goes to
+/// standard error.
+fn own_answers() -> Result<File> {
+    let answers = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    nix::unistd::dup2_stdout(io::stderr().as_fd()).context("no descriptor is left")?;
+    ANSWERS.store(answers.as_raw_fd(), Relaxed);
+    Ok(answers)
 }
 
 fn simulated(job: &Job, beat: Arc<AtomicU64>) -> Result<Done> {
@@ -198,6 +213,15 @@ fn report_crashes() {
         // cannot be caught.
         let _ = unsafe { sigaction(signal, &action) };
     }
+    // SAFETY: the function does only what a signal handler may, too.
+    unsafe { libc::atexit(at_exit) };
+}
+
+/// A scheduler that calls exit() ends before the answer.
+extern "C" fn at_exit() {
+    if !ANSWERED.load(Relaxed) {
+        answer_and_end("the scheduler called exit()");
+    }
 }
 
 /// Answers with the callback in which it happened, without allocating, and ends the process.
@@ -209,12 +233,16 @@ extern "C" fn tell(signal: libc::c_int) {
         libc::SIGABRT => "the simulation has aborted (SIGABRT)",
         _ => "the scheduler hangs: no event for 10 s",
     };
+    answer_and_end(why)
+}
+
+fn answer_and_end(why: &str) -> ! {
     let callback = current_callback();
     let (at, callback) = if callback.is_empty() { ("", "") } else { (", in ", callback) };
     for part in ["\n{\"error\":\"", why, at, callback, "\"}\n"] {
         // SAFETY: write(2) and _exit(2) are async-signal-safe, the bytes are there.
-        unsafe { libc::write(1, part.as_ptr().cast(), part.len()) };
+        unsafe { libc::write(ANSWERS.load(Relaxed), part.as_ptr().cast(), part.len()) };
     }
     // SAFETY: as above.
-    unsafe { libc::_exit(1) };
+    unsafe { libc::_exit(1) }
 }

@@ -12,7 +12,8 @@ use clap::Args;
 
 use super::output::Output;
 use super::{
-    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, stopped, warn_of_ignored,
+    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, stopped, varied,
+    warn_of_ignored,
 };
 
 #[derive(Args)]
@@ -53,8 +54,8 @@ pub fn compare(compare: &Compare) -> Result<()> {
     ensure!(compared.len() * n <= MOST_POINTS, "{} points are too many", compared.len() * n);
     let all = points(&[&axes[..], &[("seed".to_string(), seeds)]].concat());
     let jobs = compare.jobs.number();
-    check(&asked.text, &asked.base, &all, jobs)?;
-    let inputs = asked.inputs(&asked.scenario(&all[0])?);
+    check(&asked.text, &asked.base, &all, jobs).map_err(|error| varied(&error, &axes))?;
+    let inputs = asked.inputs(&all)?;
     let [json, csv, svg] = open_all(compare.output.options(), &as_paths(&inputs))?;
     interrupt::install();
     let done = std::sync::atomic::AtomicUsize::new(0);

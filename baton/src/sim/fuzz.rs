@@ -22,7 +22,7 @@ pub struct Fuzz {
     /// One scenario for each of these numbers, the second one excluded
     #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds)]
     seeds: (u64, u64),
-    /// From the first of them on until so much time has passed, whatever the second is
+    /// For so long, from A on; B does not matter then
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
     /// As a scenario's scheduler

@@ -29,7 +29,7 @@ macro_rules! files {
         "
 --json, --csv and --svg are written when all is done; --json holds everything, in the units of the \
 columns (time in ns or ms where a key says so). What 'speed' in it says differs from run to run, all \
-else is the same bytes.
+else is the same bytes. On /dev/stdout it comes behind the table; --json >(jq .) has it alone.
 
 "
     };
@@ -57,7 +57,7 @@ pub const COMPARE: &str = concat!(
 pub const SWEEP: &str = concat!(
     columns!(),
     "
---json is an array with an entry for each point: {\"point\", \"outcome\"}, or \"error\" instead of the \
+--svg draws the work over the first key. --json is an array with an entry for each point: {\"point\", \"outcome\"}, or \"error\" instead of the \
 outcome; the outcome of a point that was not simulated is null. It is written now and then, and after \
 Ctrl-C: --resume FILE goes on with it.
 
@@ -67,5 +67,5 @@ Ctrl-C: --resume FILE goes on with it.
 );
 pub const FUZZ: &str = "\
 What breaks an invariant is made smaller as long as it does so, and written to fuzz-SEED.toml in the \
-current directory; 'baton sim run fuzz-SEED.toml' shows it again. Invariants: no runnable task is \
+current directory (an older one is replaced); 'baton sim run fuzz-SEED.toml' shows it again. Invariants: no runnable task is \
 lost or waits too long, no vCPU runs twice or where it may not, quotas and shares hold.";

@@ -21,15 +21,15 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use baton_output::{note, say};
 use baton_sim::build::is_source;
 use baton_sim::explain::explain;
-use baton_sim::keys::Change;
+use baton_sim::keys::{Change, overrides};
 use baton_sim::outcome::{Outcome, simulate};
 use baton_sim::scenario::{Scenario, Text};
 use baton_sim::sweep::{Point, changes};
-use baton_testbed::interrupt::{self, Interrupted};
+use baton_testbed::interrupt;
 use clap::{Args, Subcommand};
 
 /// 128 + SIGINT.
@@ -49,7 +49,8 @@ pub enum Sim {
     /// All combinations of several keys, on all cores or on a Ray cluster
     #[command(after_help = legend::SWEEP)]
     Sweep(sweep::Sweep),
-    /// The scenarios, machines, workloads and schedulers that come with the simulator
+    /// The scenarios, machines, workloads and schedulers that come with the simulator, and what
+    /// counters and steps of programs mean
     List,
     /// Print a scenario or a machine of 'baton sim list' as TOML: to begin one of your own
     Show(show::Show),
@@ -72,7 +73,8 @@ scheduler=eevdf,scx_baton
 Needs neither root nor KVM, and changes nothing on the host. docs/sim.md has all keys of a scenario.
 
 Exit status: 0; 1 if something could not be simulated or written, after a line that says why; 2 for \
-wrong options; 130 after Ctrl-C (what was simulated until then is printed and saved).";
+options that it does not know; 130 after Ctrl-C (compare, sweep, fuzz and reproduce print and save what \
+was done until then).";
 
 #[derive(Args)]
 pub struct Named {
@@ -114,8 +116,8 @@ pub fn main(what: Sim) -> i32 {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            note(&format!("baton sim: {error:#}"));
-            if error.is::<Interrupted>() { INTERRUPTED } else { 1 }
+            note(&one_line(&format!("baton sim: {error:#}")));
+            if stopped() { INTERRUPTED } else { 1 }
         }
     }
 }
@@ -163,17 +165,23 @@ impl Asked {
         Scenario::read(&self.text, &changes(&self.base, point)).with_context(|| self.name.clone())
     }
 
-    /// Files that a simulation reads: none of them may be an output.
-    fn inputs(&self, scenario: &Scenario) -> Vec<(&'static str, PathBuf)> {
-        let of_scenario = self.name.strip_prefix("scenario ").map(PathBuf::from);
-        let files = [
-            ("the scenario", of_scenario),
-            ("the machine's file", Some(scenario.machine_file.clone())),
-            ("the scheduler", Some(scenario.scheduler_file.clone())),
-        ];
-        let there =
-            |(what, file): (_, Option<PathBuf>)| Some((what, file.filter(|f| f.is_file())?));
-        files.into_iter().filter_map(there).collect()
+    /// Files that simulations of these points read: none of them may be an output.
+    fn inputs(&self, points: &[Point]) -> Result<Vec<(&'static str, PathBuf)>> {
+        let mut files = Vec::new();
+        files.extend(self.name.strip_prefix("scenario ").map(|at| ("the scenario", at.into())));
+        let mut seen: Vec<Vec<&Change>> = Vec::new();
+        for point in points {
+            let names = |(key, _): &&Change| key == "machine" || key == "scheduler";
+            let named: Vec<&Change> = point.iter().filter(names).collect();
+            if !seen.contains(&named) {
+                let scenario = self.scenario(point)?;
+                files.push(("the machine's file", scenario.machine_file));
+                files.push(("the scheduler", scenario.scheduler_file));
+                seen.push(named);
+            }
+        }
+        files.retain(|(_, file): &(_, PathBuf)| file.is_file());
+        Ok(files)
     }
 
     /// Simulates a point; a scheduler of the user's in a process of its own, since it may do
@@ -191,14 +199,29 @@ impl Asked {
 /// Two ways to give one key a value would hide one of them.
 fn no_key_twice(base: &[Change], axes: &[(String, Vec<String>)]) -> Result<()> {
     for (place, (key, values)) in axes.iter().enumerate() {
-        let again = axes[..place].iter().any(|(other, _)| other == key);
-        ensure!(!again, "--vary gives {key} twice");
-        ensure!(!base.iter().any(|(other, _)| other == key), "{key} is in --set and in --vary");
+        for (other, _) in &axes[..place] {
+            ensure!(other != key, "--vary gives {key} twice");
+            let same = overrides(key, other) || overrides(other, key);
+            ensure!(!same, "--vary gives {other} and {key}, of which one contains the other");
+        }
+        let set = base.iter().find(|(other, _)| overrides(key, other));
+        if let Some((other, _)) = set {
+            ensure!(other != key, "{key} is in --set and in --vary");
+            bail!("--vary {key} would override --set {other}");
+        }
         for (n, value) in values.iter().enumerate() {
             ensure!(!values[..n].contains(value), "--vary {key} has {value} twice");
         }
     }
     Ok(())
+}
+
+/// An error of a point, in the words of the option that it comes from.
+fn varied(error: &anyhow::Error, axes: &[(String, Vec<String>)]) -> anyhow::Error {
+    let said = |words: String, (key, _): &(String, Vec<String>)| {
+        words.replace(&format!("--set {key}="), &format!("--vary {key}="))
+    };
+    anyhow!(axes.iter().fold(format!("{error:#}"), said))
 }
 
 fn stopped() -> bool {
@@ -231,13 +254,18 @@ fn progress(done: usize, all: usize) {
 fn failed(failures: &[String], all: usize) -> Result<()> {
     for (place, failure) in failures.iter().enumerate() {
         if place == 0 || failures[place - 1] != *failure {
-            note(failure);
+            note(&one_line(failure));
         }
     }
     if !failures.is_empty() {
         bail!("{} of {all} simulations failed, see above", failures.len());
     }
     Ok(())
+}
+
+/// A key, or the words of a user's scheduler, may have line breaks.
+fn one_line(words: &str) -> String {
+    words.replace('\n', "\\n")
 }
 
 /// Says once what a scheduler ignores of the scenario.

@@ -26,9 +26,8 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
     let [json] = open_all([("--json", options.json.as_deref())], &[])?;
     interrupt::install();
     let jobs = options.jobs.number();
-    let rows = reproduce(jobs, |part| line(format_args!("{part}")));
+    let (rows, ended) = reproduce(jobs, |part| line(format_args!("{part}")));
     line(format_args!(""));
-    let rows = rows?;
     let mut table = vec![
         ["claim", "seed", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
             .map(String::from)
@@ -62,5 +61,5 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
     if let Some(file) = &json {
         file.finish(&format!("{:#}\n", json!(rows)))?;
     }
-    told
+    told.and(ended)
 }

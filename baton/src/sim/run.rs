@@ -29,7 +29,7 @@ pub struct Run {
 pub fn run(run: &Run) -> Result<()> {
     let asked = run.named.read()?;
     let scenario = asked.scenario(&[])?;
-    let inputs = asked.inputs(&scenario);
+    let inputs = asked.inputs(&[Vec::new()])?;
     let [json, csv, svg] = run.output.options();
     let [json, csv, svg, trace] =
         open_all([json, csv, svg, ("--trace", run.trace.as_deref())], &as_paths(&inputs))?;

@@ -19,7 +19,7 @@ use super::compare::interrupted_is_none;
 use super::inputs::Inputs;
 use super::output::Output;
 use super::{
-    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, ray, stopped,
+    Jobs, Named, as_paths, failed, in_words, no_key_twice, plot, progress, ray, stopped, varied,
     warn_of_ignored,
 };
 
@@ -63,7 +63,7 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     ensure!(n <= 1_000_000, "{n} points are too many; at most a million");
     let all = points(&axes);
     let jobs = options.jobs.number();
-    check(&asked.text, &asked.base, &all, jobs)?;
+    check(&asked.text, &asked.base, &all, jobs).map_err(|error| varied(&error, &axes))?;
     let mut known = Inputs::new(&asked.text);
     let number = |point: &Point| -> Result<String> {
         let scenario = asked.scenario(point)?;
@@ -77,9 +77,11 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
         }
         None => vec![None; n],
     };
-    let inputs = asked.inputs(&asked.scenario(&all[0])?);
+    let inputs = asked.inputs(&all)?;
     let [mut json, csv, svg] = options.output.options();
-    json.1 = json.1.or(options.resume.as_deref());
+    if let (None, Some(file)) = (json.1, &options.resume) {
+        json = ("--resume", Some(file));
+    }
     let [json, csv, svg] = open_all([json, csv, svg], &as_paths(&inputs))?;
     let files = Output::files(json, csv, svg);
     interrupt::install();

@@ -31,8 +31,17 @@ const HEADERS: [(&str, &str); 7] = [
 ];
 
 /// Integers wrap as in BPF; BPF knows no strict aliasing.
-const FLAGS: [&str; 7] =
-    ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fwrapv", "-Wno-unused"];
+const FLAGS: [&str; 8] = [
+    "-std=gnu11",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-Wno-unused",
+    // A function that nobody has is an error now, not at the first call.
+    "-Wl,-z,defs",
+];
 
 /// The native object of a scheduler: scx_baton, an example (scx_fifo, scx_vtime), or else the BPF
 /// source `file`, which is compiled once, whatever becomes of it afterwards.
@@ -62,8 +71,9 @@ pub fn object(name: &str, file: &Path) -> Result<Arc<[u8]>> {
 }
 
 fn compile(source: &Path) -> Result<Vec<u8>> {
-    let source = fs::canonicalize(source)
-        .with_context(|| format!("cannot read the scheduler {}", source.display()))?;
+    let cannot = || format!("{} cannot be read", source.display());
+    ensure!(fs::metadata(source).with_context(cannot)?.is_file(), "{}: it is no file", cannot());
+    let source = fs::canonicalize(source).with_context(cannot)?;
     let directory = tempfile::tempdir().context("no temporary directory")?;
     for (name, text) in HEADERS {
         let file = directory.path().join(name);
@@ -85,7 +95,8 @@ fn compile(source: &Path) -> Result<Vec<u8>> {
         .with_context(|| format!("cannot run {clang} to compile {}", source.display()))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);
-        let first = words.lines().find(|line| line.contains("error")).unwrap_or("no reason given");
+        let why = ["undefined", "error"].map(|word| words.lines().find(|line| line.contains(word)));
+        let first = why.into_iter().flatten().next().unwrap_or("no reason given");
         bail!("{} does not compile for the simulator: {first}", source.display());
     }
     fs::read(&object).context("the compiled scheduler is gone")
@@ -145,7 +156,9 @@ impl Loaded {
     ///
     /// `shim` must stay where it is while the scheduler is used.
     pub unsafe fn connect(&self, shim: *mut Shim) -> Result<*const Ops> {
-        let at: *mut *mut Shim = self.symbol("shim").context("not compiled with the shim")?;
+        let at: *mut *mut Shim = self
+            .symbol("shim")
+            .context("the scheduler has no SCX_OPS_DEFINE, so it does nothing")?;
         let ops: *const *const Ops = self
             .symbol("shim_ops")
             .context("the scheduler has no SCX_OPS_DEFINE, so it does nothing")?;

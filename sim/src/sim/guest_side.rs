@@ -417,7 +417,7 @@ impl Sim {
     fn deadlock(&self, vm: usize) -> String {
         let waits = self.vms[vm].semaphores.iter().enumerate().filter_map(|(place, s)| {
             let tasks: Vec<String> = s.waiters.iter().map(u32::to_string).collect();
-            (!tasks.is_empty()).then(|| format!("tasks {} for semaphore {place}", tasks.join(", ")))
+            (!tasks.is_empty()).then(|| format!("tasks {} for futex {place}", tasks.join(", ")))
         });
         let mutexes = self.vms[vm].mutexes.iter().enumerate().filter_map(|(place, m)| {
             let tasks: Vec<String> = m.sleepers.iter().map(u32::to_string).collect();
