@@ -334,3 +334,58 @@ fn a_weight_that_the_scheduler_ignores_is_said() {
     let errors = String::from_utf8(errors).unwrap();
     assert_eq!(errors, "eevdf ignores vm.0.weight\nscx_fifo ignores vm.0.weight\n");
 }
+
+/// Before it asks for KVM: what is wrong is told on any machine.
+#[test]
+fn the_bench_refuses_what_it_cannot_write_or_find_before_it_measures() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "mine").unwrap();
+    let bench = |more: &[&str], why: &str| {
+        refused(dir.path(), &[&["bench", "exit-cpuid"], more].concat(), why);
+    };
+    bench(&["--plot", "file"], "cannot write into the directory file: it is no directory");
+    bench(&["--json", "a", "--csv", "./a"], "--json and --csv name the same file");
+    bench(&["--schedulers", "eevdf,scx_nobody_has"], "there is no scheduler scx_nobody_has");
+    // Beside itself it looks first.
+    let own = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display().to_string();
+    bench(&["--schedulers", "scx_nobody_has"], &format!("nor a program in {own}"));
+    fs::write(dir.path().join("old.json"), r#"{"measurements": []}"#).unwrap();
+    bench(&["--against", "old.json", "--json", "old.json"], "would overwrite what --against reads");
+    assert_eq!(fs::read_to_string(dir.path().join("file")).unwrap(), "mine");
+}
+
+#[test]
+fn every_help_tells_exit_statuses_and_every_column_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().chain(["--help"]).collect();
+        String::from_utf8(run(dir.path(), &words).stdout).unwrap()
+    };
+    for command in ["", "demo", "bench", "doctor", "sim", "testbed run", "testbed ab"] {
+        assert!(help(command).contains("Exit status"), "{command}");
+    }
+    // Head lines, two blanks or more between columns.
+    let columns = |words: &[&str]| -> Vec<String> {
+        let text = String::from_utf8(run(dir.path(), words).stdout).unwrap();
+        let head = text.lines().next().unwrap_or_default();
+        head.split("  ").map(|name| name.trim().to_string()).filter(|n| !n.is_empty()).collect()
+    };
+    let legend = help("sim run");
+    for column in columns(&short("run", &[])) {
+        assert!(matches!(&column[..], "VM" | "vCPUs") || legend.contains(&column), "{column}");
+    }
+    let legend = help("sim compare");
+    let compared = columns(&short("compare", &["--vary", "scheduler=eevdf,cfs", "--seeds=1"]));
+    for column in &compared[1..] {
+        let name = column.split(" [").next().unwrap_or(column).trim_end_matches(" ms");
+        assert!(legend.contains(name), "{column}");
+    }
+    let list = String::from_utf8(run(dir.path(), &["sim", "list"]).stdout).unwrap();
+    let output = run(dir.path(), &short("run", &["--set", "scheduler=scx_baton"]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let counters = text.lines().find(|line| line.starts_with("yields ")).expect("counters");
+    for counter in counters.split("  ").map(str::trim).filter(|counter| !counter.is_empty()) {
+        let name = counter.rsplit_once(' ').map_or(counter, |(name, _)| name);
+        assert!(list.lines().any(|line| line.trim_start().starts_with(name)), "{name}");
+    }
+}
