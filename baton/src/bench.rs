@@ -25,11 +25,12 @@ use crate::peers;
 #[command(
     after_help = "Begin with: baton bench ipi timer. 'baton bench list' says what each measures, \
     docs/bench.md what the columns mean.\n\n\
-    Needs /dev/kvm (root, or the group kvm). --schedulers needs root and puts these schedulers in charge \
-    of the whole host while it measures; --weights needs root and makes cgroups. Both, and KVM's \
-    parameters that some measurements set, are put back at the end, after Ctrl-C too.\n\n\
+    Needs /dev/kvm (root, or the group kvm). --schedulers needs root and puts these schedulers in \
+    charge of the whole host while it measures; --weights needs root and makes cgroups. Both, and \
+    KVM's parameters that some measurements set, are put back at the end, after Ctrl-C too.\n\n\
     Exit status: 0; 1 if something could not be measured, after one line that says \
-    why; 2 for options that it does not know; 130 after Ctrl-C (what was measured until then is printed and saved).\n\n\
+    why; 2 for options that it does not know; 130 after Ctrl-C (what was measured until then is \
+    printed and saved).\n\n\
     Example, without KVM hardware: baton testbed run -- baton bench ipi timer"
 )]
 pub struct Bench {

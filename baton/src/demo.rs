@@ -48,11 +48,11 @@ pub struct Demo {
 
 const HELP: &str = "\
 Needs neither root nor KVM, 4 GB of memory, and the network for the first run; changes nothing on \
-this host but a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton). What the columns \
-mean: docs/testbed.md; an experiment of your own: baton testbed ab --help.
+this host but a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton). What the \
+columns mean: docs/testbed.md; an experiment of your own: baton testbed ab --help.
 
-Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was measured \
-until then is printed and saved.";
+Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was \
+measured until then is printed and saved.";
 
 /// Returns the exit status.
 pub fn main(demo: Demo) -> i32 {

@@ -34,8 +34,8 @@ Where to begin:
   sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
 
 Root: 'bench --schedulers' (which puts other schedulers in charge of the host while it measures), \
-'doctor --restore' (which writes KVM's parameters); nothing else changes this host beyond its output \
-files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
+'doctor --restore' (which writes KVM's parameters); nothing else changes this host beyond its \
+output files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
 
 Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
 Ctrl-C. 'testbed' has its own.";

@@ -18,7 +18,13 @@ pub const PEERS: [&str; 2] = ["scx_bpfland", "scx_flash"];
 fn places() -> Vec<PathBuf> {
     let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_path_buf()));
     let path = env::var_os("PATH").unwrap_or_default();
-    beside.into_iter().chain(env::split_paths(&path)).collect()
+    let mut places: Vec<PathBuf> = Vec::new();
+    for place in beside.into_iter().chain(env::split_paths(&path)) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
 }
 
 fn found(program: &str, mut places: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
@@ -44,8 +50,8 @@ pub fn beside_or_in_path(program: &str) -> Result<PathBuf> {
     let looked: Vec<String> = places.iter().map(|dir| dir.display().to_string()).collect();
     found(program, places.into_iter()).with_context(|| {
         format!(
-            "there is no scheduler {program}: it is neither {KERNEL_SCHEDULER}, the kernel's own, nor a \
-             program in {}",
+            "there is no scheduler {program}: it is neither {KERNEL_SCHEDULER}, the kernel's own, \
+             nor a program in {}",
             looked.join(", ")
         )
     })

@@ -43,8 +43,9 @@ pub enum Testbed {
 const HELP: &str = "\
 Begin with: baton testbed run -- uname -a
 
-QEMU emulates the host, so it needs neither root nor KVM, and nothing here can harm this one. The first \
-run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; later ones need no network.";
+QEMU emulates the host, so it needs neither root nor KVM, and nothing here can harm this one. The \
+first run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; later ones need no \
+network.";
 
 const RUN_HELP: &str = "\
 The host has busybox, qemu-system-x86_64 with a kernel and an initramfs for its guests in /guest, \
@@ -58,8 +59,8 @@ What is fetched stays in $BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache
 Example: baton testbed run -- sh -c 'uname -r; ls -l /dev/kvm'";
 
 const SHELL_HELP: &str = "\
-Ends with 'exit' or Ctrl-D. Exit status: the shell's; 125 when the host fails; 130 after Ctrl-C while \
-it boots.";
+Ends with 'exit' or Ctrl-D. Exit status: the shell's; 125 when the host fails; 130 after Ctrl-C \
+while it boots.";
 
 /// Which host to boot.
 #[derive(Args)]

@@ -263,8 +263,10 @@ fn a_scheduler_that_crashes_hangs_or_forgets_is_one_line() {
     let source = |name: &str, body: &str| {
         let text = format!(
             "#include <scx/common.bpf.h>\nchar _license[] SEC(\"license\") = \"GPL\";\n\
-             volatile int turns;\nvoid BPF_STRUCT_OPS(x_enqueue, struct task_struct *p, u64 flags)\n\
-             {{\n{body}\n}}\ns32 BPF_STRUCT_OPS(x_select_cpu, struct task_struct *p, s32 cpu, u64 flags)\n\
+             volatile int turns;\nvoid BPF_STRUCT_OPS(x_enqueue, struct task_struct *p, u64 \
+             flags)\n\
+             {{\n{body}\n}}\ns32 BPF_STRUCT_OPS(x_select_cpu, struct task_struct *p, s32 cpu, u64 \
+             flags)\n\
              {{\nreturn cpu;\n}}\nSCX_OPS_DEFINE(x_ops, .select_cpu = (void *)x_select_cpu, \
              .enqueue = (void *)x_enqueue, .name = \"x\");\n"
         );

@@ -161,8 +161,8 @@ pub fn clock_trouble() -> Option<String> {
     (!fine).then(|| format!("the host's clock source is {source}: it does not trust its TSC"))
 }
 
-/// Why figures say little about hosts, if KVM works without VMX and SVM (kvm_pvm): the guests' kernel
-/// mode, in which payloads run, is then KVM's emulation, an instruction at a time.
+/// Why figures say little about hosts, if KVM works without VMX and SVM (kvm_pvm): the guests'
+/// kernel mode, in which payloads run, is then KVM's emulation, an instruction at a time.
 pub fn no_hardware() -> Option<String> {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     without_hardware(&cpus)
@@ -172,8 +172,8 @@ fn without_hardware(cpuinfo: &str) -> Option<String> {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"))?;
     let has = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
     (!has).then(|| {
-        "warning: this KVM has no hardware virtualization (no vmx, no svm; kvm_pvm or the like): these \
-         are figures of KVM's instruction emulator, not of a host"
+        "warning: this KVM has no hardware virtualization (no vmx, no svm; kvm_pvm or the like): \
+         these are figures of KVM's instruction emulator, not of a host"
             .into()
     })
 }

@@ -7,8 +7,8 @@
 //!
 //! - [`Reader::find`] looks first where the caller found its last frame, and else searches without
 //!   branches. It never waits and stores nothing that another reader reads.
-//! - [`MemSlots`] updates with the semantics of `KVM_SET_USER_MEMORY_REGION`, one change or several at
-//!   once. Readers see all of an update or nothing, and an update does not wait for readers.
+//! - [`MemSlots`] updates with the semantics of `KVM_SET_USER_MEMORY_REGION`, one change or several
+//!   at once. Readers see all of an update or nothing, and an update does not wait for readers.
 //! - [`Snapshot`] is the map itself, immutable, for those who have their own way to share it.
 //!
 //! KVM looks slots up likewise: last-used slot, then a search by frame (`search_memslots()` of
@@ -16,8 +16,8 @@
 //! once, a cache line that they all wrote.
 //!
 //! No `std`, but for the feature `vm-memory`: `GuestRegions`, which takes the place of that crate's
-//! `GuestRegionCollection`, and `backend-mmap`, as that crate's, with which a `GuestRegions` is made
-//! of ranges.
+//! `GuestRegionCollection`, and `backend-mmap`, as that crate's, with which a `GuestRegions` is
+//! made of ranges.
 
 #![no_std]
 #![warn(missing_docs)]

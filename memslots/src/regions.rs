@@ -74,8 +74,8 @@ impl<R: GuestMemoryRegion> GuestRegions<R> {
 
     /// Of these regions, which must be in the order of their addresses.
     ///
-    /// Errors: no regions, wrong order, overlap. vm-memory lets a single region be empty or wrap, and
-    /// its `last_addr()` panics or lies then; here a region of length 0 is no memory
+    /// Errors: no regions, wrong order, overlap. vm-memory lets a single region be empty or wrap,
+    /// and its `last_addr()` panics or lies then; here a region of length 0 is no memory
     /// (`NoMemoryRegion`), and one that goes beyond the last address overlaps the first ones
     /// (`MemoryRegionOverlap`).
     pub fn from_regions(regions: Vec<R>) -> Result<Self, GuestRegionCollectionError> {
@@ -195,8 +195,8 @@ impl<B: NewBitmap> GuestRegions<GuestRegionMmap<B>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Errors: a range cannot be mapped (one of length 0 cannot) or goes beyond the last address; as
-    /// [`from_regions`](Self::from_regions).
+    /// Errors: a range cannot be mapped (one of length 0 cannot) or goes beyond the last address;
+    /// as [`from_regions`](Self::from_regions).
     pub fn from_ranges(ranges: &[(GuestAddress, usize)]) -> Result<Self, FromRangesError> {
         Self::from_ranges_with_files(ranges.iter().map(|(start, len)| (*start, *len, None)))
     }

@@ -29,17 +29,17 @@ use crate::sync::{AtomicPtr, Ordering};
 ///
 /// # Beside the ioctl
 ///
-/// Call `KVM_SET_USER_MEMORY_REGION` first, then [`set`](Self::set) or [`delete`](Self::delete), and
-/// unmap last. Then devices never find less memory than the guest has, and when the ioctl fails
+/// Call `KVM_SET_USER_MEMORY_REGION` first, then [`set`](Self::set) or [`delete`](Self::delete),
+/// and unmap last. Then devices never find less memory than the guest has, and when the ioctl fails
 /// nothing has to be taken back.
 ///
 /// # Lifetimes
 ///
-/// A reader keeps the snapshot that it last looked at until it looks again, and with it the backings
-/// of slots that were deleted since: the thread of an idle vCPU may do so for hours. If `T` owns the
-/// mapping (`Arc`), it is unmapped when the last reader lets go. If `T` is an address, unmap only
-/// when [`synchronized`](Self::synchronized) says that nobody can use it any more; threads that
-/// sleep for long call [`Reader::snapshot`] when they are woken for that.
+/// A reader keeps the snapshot that it last looked at until it looks again, and with it the
+/// backings of slots that were deleted since: the thread of an idle vCPU may do so for hours. If
+/// `T` owns the mapping (`Arc`), it is unmapped when the last reader lets go. If `T` is an address,
+/// unmap only when [`synchronized`](Self::synchronized) says that nobody can use it any more;
+/// threads that sleep for long call [`Reader::snapshot`] when they are woken for that.
 #[derive(Debug)]
 pub struct MemSlots<T> {
     now: Arc<Snapshot<T>>,
@@ -48,8 +48,8 @@ pub struct MemSlots<T> {
     older: Vec<Weak<Snapshot<T>>>,
 }
 
-/// What a reader has not seen yet: a snapshot, or null. The owner puts it there, the reader takes it
-/// out; neither waits for the other, and no other reader touches it.
+/// What a reader has not seen yet: a snapshot, or null. The owner puts it there, the reader takes
+/// it out; neither waits for the other, and no other reader touches it.
 #[derive(Debug)]
 struct Mailbox<T> {
     /// From [`Arc::into_raw`]; who swaps it out owns it.
@@ -99,8 +99,8 @@ impl<T> MemSlots<T> {
         Self::default()
     }
 
-    /// A reader that sees every update when the call that made it has returned, if not before: until
-    /// then one reader may see it and another one not yet.
+    /// A reader that sees every update when the call that made it has returned, if not before:
+    /// until then one reader may see it and another one not yet.
     pub fn reader(&mut self) -> Reader<T> {
         let mailbox =
             Arc::new(Mailbox { newer: AtomicPtr::new(ptr::null_mut()), owns: PhantomData });
@@ -154,8 +154,8 @@ impl<T: Clone + PartialEq> MemSlots<T> {
     /// ```
     /// use memslots::{Change, Flags, MemSlots, Slot};
     ///
-    /// let slot = |id, base_gfn, npages| Slot { id, flags: Flags::NONE, base_gfn, npages, backing: () };
-    /// let mut slots = MemSlots::new();
+    /// let slot = |id, base_gfn, npages| Slot { id, flags: Flags::NONE, base_gfn, npages, backing:
+    /// () }; let mut slots = MemSlots::new();
     /// slots.set(slot(0, 0, 8))?;
     /// slots.apply([
     ///     Change::Delete(0),
@@ -209,7 +209,8 @@ impl<T> Reader<T> {
         Some(slot)
     }
 
-    /// All slots, in the newest snapshot, for look-ups that belong together. Lets go of an older one.
+    /// All slots, in the newest snapshot, for look-ups that belong together. Lets go of an older
+    /// one.
     pub fn snapshot(&mut self) -> &Arc<Snapshot<T>> {
         self.renew();
         &self.snapshot

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What Firecracker and Cloud Hypervisor do with vm-memory, with `GuestRegions` in the place of its
-//! collection: the type alone differs. Their own crates are in no registry, so their code's forms are
-//! repeated here (src/vmm/src/vstate/memory.rs and users; vmm/src/memory_manager.rs and users, both as
-//! of August 2026); the crates of rust-vmm that they give their memory to are the real ones.
-//! vhost-user-backend names vm-memory's own type and takes no other.
+//! collection: the type alone differs. Their own crates are in no registry, so their code's forms
+//! are repeated here (src/vmm/src/vstate/memory.rs and users; vmm/src/memory_manager.rs and users,
+//! both as of August 2026); the crates of rust-vmm that they give their memory to are the real
+//! ones. vhost-user-backend names vm-memory's own type and takes no other.
 
 use std::io::Cursor;
 use std::ops::Deref;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What commands write. A file that exists keeps its content until there is a new one; what is no
-//! regular file is written to, never replaced; a standard output that cannot be written is an error.
+//! regular file is written to, never replaced; a standard output that cannot be written is an
+//! error.
 
 mod file;
 mod standard;

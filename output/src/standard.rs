@@ -24,7 +24,8 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The options of this process. Otherwise its exit status, when all is said: of wrong options, or of
+/// The options of this process. Otherwise its exit status, when all is said: of wrong options, or
+/// of
 /// --help and --version, which [`Parser::parse`] takes for printed whatever happens.
 pub fn options<T: Parser>() -> Result<T, u8> {
     T::try_parse().map_err(|told| match told.print() {

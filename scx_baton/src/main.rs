@@ -36,15 +36,15 @@ use std::time::Duration;
 const NAME: &str = "scx_baton";
 
 const HELP: &str = "\
-Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains the \
-columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
+Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains \
+the columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
 
-Needs root, but for --version, --help-stats and --monitor. While it runs it schedules the whole host; \
-with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor --restore' \
-does if it was killed). Nothing else is changed, and nothing stays.
+Needs root, but for --version, --help-stats and --monitor. While it runs it schedules the whole \
+host; with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor \
+--restore' does if it was killed). Nothing else is changed, and nothing stays.
 
-Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that says why \
-and what to do; 2 for wrong options.";
+Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that \
+says why and what to do; 2 for wrong options.";
 
 /// scx_baton: hands the CPU to the vCPU that the others are waiting for.
 ///

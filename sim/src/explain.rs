@@ -145,8 +145,8 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         let (at, fault) = scenario.fault(place, pcpus, u64::MAX)?;
         let _ = writeln!(out, "  after {}: {}.", time(at), fault_in_words(&fault, spec));
     }
-    out += "Numbered apart, each from 0: VMs, pCPUs, and threads (all vCPUs, VM after VM, then the host's); \
-            in a VM spinlocks, mutexes and futexes.\n";
+    out += "Numbered apart, each from 0: VMs, pCPUs, and threads (all vCPUs, VM after VM, then the \
+            host's); in a VM spinlocks, mutexes and futexes.\n";
     if build::is_source(&scenario.scheduler) {
         out += "The scheduler is compiled as C: nothing of it is verified as the kernel would.\n";
     }

@@ -161,8 +161,8 @@ pub fn typed<T: DeserializeOwned>(table: Table) -> Result<T> {
         // An enumeration with values, of which serde's words tell nothing.
         if let Some(place) = path.iter().position(|part| part == "halt-poll") {
             path.truncate(place + 1);
-            let takes = "it takes \"off\", { fixed = NS }, { adaptive = NS }, { clairvoyant = NS } or \
-                         { governed = SHARE }";
+            let takes = "it takes \"off\", { fixed = NS }, { adaptive = NS }, { clairvoyant = NS } \
+                         or { governed = SHARE }";
             return Wrong { path, why: takes.into() }.into();
         }
         let quoted = words.split('`').nth(1).unwrap_or_default();
@@ -225,8 +225,8 @@ fn line_of(text: &str, place: usize) -> usize {
     1 + text.as_bytes()[..place.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Whether setting a key changes what another one has set: it is the same, above it, or meant for all
-/// entries of its list.
+/// Whether setting a key changes what another one has set: it is the same, above it, or meant for
+/// all entries of its list.
 pub fn overrides(key: &str, other: &str) -> bool {
     let key: Vec<&str> = key.split('.').collect();
     let other: Vec<String> = other.split('.').map(String::from).collect();

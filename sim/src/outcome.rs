@@ -99,8 +99,8 @@ pub fn simulate(scenario: &Scenario) -> Result<(Outcome, Speed)> {
 
 /// The same, watched; and whether the trace had to leave something out.
 ///
-/// Errors: as [`simulate`], or the trace cannot be written. Of a simulation that failed the trace is
-/// whole up to there.
+/// Errors: as [`simulate`], or the trace cannot be written. Of a simulation that failed the trace
+/// is whole up to there.
 pub fn simulate_watched(scenario: &Scenario, watch: Watch) -> Result<(Outcome, Speed, bool)> {
     let mut sim = scenario.build()?;
     sim.beat = watch.beat;
@@ -123,7 +123,8 @@ pub fn simulate_watched(scenario: &Scenario, watch: Watch) -> Result<(Outcome, S
     let forgotten = if quotas { 0 } else { sim.forgotten() };
     ensure!(
         forgotten == 0,
-        "the scheduler has lost all its tasks: at the end {forgotten} are runnable and every pCPU is idle"
+        "the scheduler has lost all its tasks: at the end {forgotten} are runnable and every pCPU is \
+         idle"
     );
     let wall_s = start.elapsed().as_secs_f64();
     let outcome = outcome(scenario, &sim);

@@ -257,7 +257,8 @@ impl Text {
         let text = read().with_context(|| {
             let near = did_you_mean(name, &SCENARIOS.map(|(name, _)| name));
             format!(
-                "cannot read the scenario {name}{near}; \"baton sim list\" names those that are built in"
+                "cannot read the scenario {name}{near}; \"baton sim list\" names those that are built \
+                 in"
             )
         })?;
         let dir = Path::new(name).parent().unwrap_or(Path::new("")).into();
@@ -279,7 +280,8 @@ impl Scenario {
     /// Reads a scenario with some keys changed, and checks all of it but what only running the
     /// scheduler can tell.
     ///
-    /// Errors: one line that names the key that is wrong, where it stands, and what to write instead.
+    /// Errors: one line that names the key that is wrong, where it stands, and what to write
+    /// instead.
     pub fn read(from: &Text, changes: &[Change]) -> Result<Scenario> {
         let source = Source { text: &from.text, changes };
         let mut scenario: Scenario = source.read()?;

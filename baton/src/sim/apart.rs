@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A simulation in a process of its own: a scheduler of the user's may write to NULL, or never
-//! return. `baton sim apart` reads a [`Job`] from standard input and answers with a [`Done`], or with
-//! why there is none.
+//! return. `baton sim apart` reads a [`Job`] from standard input and answers with a [`Done`], or
+//! with why there is none.
 
 use std::env;
 use std::fs::{File, OpenOptions};
@@ -209,8 +209,8 @@ fn report_crashes() {
         Signal::SIGUSR1,
     ];
     for signal in signals {
-        // SAFETY: the handler does only what a signal handler may. It can fail only for signals that
-        // cannot be caught.
+        // SAFETY: the handler does only what a signal handler may. It can fail only for signals
+        // that cannot be caught.
         let _ = unsafe { sigaction(signal, &action) };
     }
     // SAFETY: the function does only what a signal handler may, too.

@@ -20,8 +20,8 @@ use super::{
 pub struct Compare {
     #[command(flatten)]
     named: Named,
-    /// What to vary, and its values; several times for all combinations. With the first value of each
-    /// the others are compared
+    /// What to vary, and its values; several times for all combinations. With the first value of
+    /// each the others are compared
     #[arg(long, value_name = "KEY=A,B,…", required = true)]
     vary: Vec<String>,
     /// Seeds of each, from 1

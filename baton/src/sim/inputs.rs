@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a simulation's outcome depends on, as one number: a sweep that goes on must not mix outcomes
-//! of different scenarios, schedulers or versions.
+//! What a simulation's outcome depends on, as one number: a sweep that goes on must not mix
+//! outcomes of different scenarios, schedulers or versions.
 
 use std::collections::HashMap;
 use std::fs;

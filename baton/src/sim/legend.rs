@@ -28,8 +28,8 @@ macro_rules! files {
     () => {
         "
 --json, --csv and --svg are written when all is done; --json holds everything, in the units of the \
-columns (time in ns or ms where a key says so). What 'speed' in it says differs from run to run, all \
-else is the same bytes. On /dev/stdout it comes behind the table; --json >(jq .) has it alone.
+columns (time in ns or ms where a key says so). What 'speed' in it says differs from run to run, \
+all else is the same bytes. On /dev/stdout it comes behind the table; --json >(jq .) has it alone.
 
 "
     };
@@ -37,8 +37,8 @@ else is the same bytes. On /dev/stdout it comes behind the table; --json >(jq .)
 
 macro_rules! footer {
     () => {
-        "Needs no root and changes nothing on the host. docs/sim.md has all keys of a scenario; 'baton sim \
-show two-barriers' prints one to begin with."
+        "Needs no root and changes nothing on the host. docs/sim.md has all keys of a scenario; \
+'baton sim show two-barriers' prints one to begin with."
     };
 }
 
@@ -51,21 +51,24 @@ pub const RUN: &str = concat!(
 pub const COMPARE: &str = concat!(
     columns!(),
     files!(),
-    "Example: baton sim compare two-barriers --vary scheduler=eevdf,scx_baton --vary vm.vcpus=4,8\n\n",
+    "Example: baton sim compare two-barriers --vary scheduler=eevdf,scx_baton --vary vm.vcpus=4,8
+\n",
     footer!()
 );
 pub const SWEEP: &str = concat!(
     columns!(),
     "
---svg draws the work over the first key. --json is an array with an entry for each point: {\"point\", \"outcome\"}, or \"error\" instead of the \
-outcome; the outcome of a point that was not simulated is null. It is written now and then, and after \
-Ctrl-C: --resume FILE goes on with it.
+--svg draws the work over the first key. --json is an array with an entry for each point: \
+{\"point\", \"outcome\"}, or \"error\" instead of the outcome; the outcome of a point that was not \
+simulated is null. It is written now and then, and after Ctrl-C: --resume FILE goes on with it.
 
 ",
-    "Example: baton sim sweep two-barriers --vary vm.vcpus=2,4,8 --vary scheduler=eevdf,scx_baton --csv F\n\n",
+    "Example: baton sim sweep two-barriers --vary vm.vcpus=2,4,8 --vary scheduler=eevdf,scx_baton \
+--csv F\n\n",
     footer!()
 );
 pub const FUZZ: &str = "\
-What breaks an invariant is made smaller as long as it does so, and written to fuzz-SEED.toml in the \
-current directory (an older one is replaced); 'baton sim run fuzz-SEED.toml' shows it again. Invariants: no runnable task is \
-lost or waits too long, no vCPU runs twice or where it may not, quotas and shares hold.";
+What breaks an invariant is made smaller as long as it does so, and written to fuzz-SEED.toml in \
+the current directory (an older one is replaced); 'baton sim run fuzz-SEED.toml' shows it again. \
+Invariants: no runnable task is lost or waits too long, no vCPU runs twice or where it may not, \
+quotas and shares hold.";

@@ -37,8 +37,8 @@ pub fn list() -> String {
     );
     let mut schedulers: Vec<(String, String)> =
         SCHEDULERS.iter().map(|(name, what)| (name.to_string(), what.to_string())).collect();
-    let own = "a sched_ext scheduler of yours in BPF C: clang compiles it natively, and nothing of it \
-               is verified as the kernel would";
+    let own = "a sched_ext scheduler of yours in BPF C: clang compiles it natively, and nothing of \
+               it is verified as the kernel would";
     schedulers.push(("FILE.bpf.c".into(), own.into()));
     section("Schedulers:", schedulers);
     let words = |all: &[(&str, &str)]| {
@@ -54,7 +54,7 @@ pub fn list() -> String {
         "Steps of a program ([[vm.task]]); behind the last one it begins anew:",
         STEPS.iter().map(takes).collect(),
     );
-    out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says what \
-            it means.\n";
+    out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says \
+            what it means.\n";
     out
 }

@@ -72,9 +72,9 @@ scheduler=eevdf,scx_baton
 
 Needs neither root nor KVM, and changes nothing on the host. docs/sim.md has all keys of a scenario.
 
-Exit status: 0; 1 if something could not be simulated or written, after a line that says why; 2 for \
-options that it does not know; 130 after Ctrl-C (compare, sweep, fuzz and reproduce print and save what \
-was done until then).";
+Exit status: 0; 1 if something could not be simulated or written, after a line that says why; 2 \
+for options that it does not know; 130 after Ctrl-C (compare, sweep, fuzz and reproduce print and \
+save what was done until then).";
 
 #[derive(Args)]
 pub struct Named {

@@ -36,17 +36,17 @@ pub struct Sweep {
     /// of this machine alone. Needs the Python package ray ($PYTHON, else python3)
     #[arg(long, value_name = "ADDRESS", conflicts_with = "jobs")]
     ray: Option<String>,
-    /// Go on with a sweep that was interrupted: its --json. Points that it has are not simulated again,
-    /// those that failed are. Scenario, --set and --vary must be the same. Without --json the results
-    /// go into FILE again
+    /// Go on with a sweep that was interrupted: its --json. Points that it has are not simulated
+    /// again, those that failed are. Scenario, --set and --vary must be the same. Without --json
+    /// the results go into FILE again
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
-/// The JSON is written again when this has passed and writing it took a twentieth of that: a machine
-/// that fails takes few points with it.
+/// The JSON is written again when this has passed and writing it took a twentieth of that: a
+/// machine that fails takes few points with it.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 
 struct Kept {

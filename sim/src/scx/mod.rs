@@ -908,8 +908,8 @@ impl Scheduler for Scx {
         self.state.failure.clone()
     }
 
-    /// A scheduler without callbacks for cgroups knows nothing of them; what it does with those that
-    /// it has cannot be seen.
+    /// A scheduler without callbacks for cgroups knows nothing of them; what it does with those
+    /// that it has cannot be seen.
     fn heeds(&self) -> Heeds {
         // SAFETY: as in `call!`.
         let ops = unsafe { &*self.ops };

@@ -340,8 +340,8 @@ impl Sim {
         }
     }
 
-    /// Errors: the scheduler broke a rule, an invariant does not hold, a workload is stuck, or SIGINT
-    /// or SIGTERM has come ([`baton_testbed::interrupt`]).
+    /// Errors: the scheduler broke a rule, an invariant does not hold, a workload is stuck, or
+    /// SIGINT or SIGTERM has come ([`baton_testbed::interrupt`]).
     pub fn run(&mut self) -> Result<()> {
         let mut since_time_passed = 0u64;
         while let Some((at, event)) = self.queue.pop() {
@@ -384,8 +384,8 @@ impl Sim {
         self.check()
     }
 
-    /// After [`run`](Self::run): runnable tasks that wait although all pCPUs are idle. A scheduler may
-    /// keep tasks in queues of its own, so that none of them is lost by itself.
+    /// After [`run`](Self::run): runnable tasks that wait although all pCPUs are idle. A scheduler
+    /// may keep tasks in queues of its own, so that none of them is lost by itself.
     pub fn forgotten(&self) -> usize {
         let waits = |t: &&Task| t.state == State::Runnable && self.m.now - t.since > FORGOTTEN_NS;
         if self.all_idle { self.m.tasks.iter().filter(waits).count() } else { 0 }
