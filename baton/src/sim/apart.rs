@@ -145,8 +145,6 @@ pub fn serve() -> Result<()> {
     let beat = Arc::new(AtomicU64::new(0));
     let mut answers = own_answers()?;
     report_crashes();
-    let (me, watched) = (pthread_self(), beat.clone());
-    thread::spawn(move || watch(me, &watched));
     let answer = match simulated(&job, beat) {
         Ok(done) => Answer::Done(Box::new(done)),
         Err(error) => Answer::Error(format!("{error:#}")),
@@ -177,6 +175,9 @@ fn simulated(job: &Job, beat: Arc<AtomicU64>) -> Result<Done> {
         Ok(Box::new(file.context("cannot write the trace")?))
     };
     let trace = job.trace.as_ref().map(open).transpose()?;
+    // Only now: the compiler may take longer than a hang.
+    let (me, watched) = (pthread_self(), beat.clone());
+    thread::spawn(move || watch(me, &watched));
     let (outcome, speed, cut) = simulate_watched(&scenario, Watch { trace, beat: Some(beat) })?;
     Ok(Done { outcome, speed, cut })
 }
@@ -184,7 +185,7 @@ fn simulated(job: &Job, beat: Arc<AtomicU64>) -> Result<Done> {
 /// Ends the process if the simulation hangs in the scheduler: its thread says where.
 fn watch(thread: Pthread, beat: &AtomicU64) {
     let (mut before, mut same) = (0, 0);
-    loop {
+    while !ANSWERED.load(Relaxed) {
         thread::sleep(LOOK);
         let now = beat.load(Relaxed);
         same = if now == before { same + 1 } else { 0 };
