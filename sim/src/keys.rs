@@ -110,35 +110,25 @@ impl Source<'_> {
         let mut table = Some(table.get_ref());
         for part in path {
             let (place, next) = match (table, value) {
-                (Some(inner), _) => {
-                    let (key, next) = inner.iter().find(|(key, _)| key.get_ref() == part)?;
-                    // [[vm]]: the whole list begins at the first one.
-                    (key.span().start, next)
-                }
+                (Some(inner), _) => match inner.iter().find(|(key, _)| key.get_ref() == part) {
+                    Some((key, next)) => (key.span().start, next),
+                    None => break,
+                },
                 (None, Some(DeValue::Array(list))) => {
-                    let next: &Spanned<DeValue> = list.get(part.parse::<usize>().ok()?)?;
-                    (next.span().start, next)
+                    let place = part.parse::<usize>().ok();
+                    let next: Option<&Spanned<DeValue>> = place.and_then(|place| list.get(place));
+                    match next {
+                        Some(next) => (next.span().start, next),
+                        None => break,
+                    }
                 }
                 _ => break,
             };
             at = Some(line_of(self.text, place));
             value = Some(next.get_ref());
             table = next.get_ref().as_table();
-            if self.missing(path, part, table) {
-                break;
-            }
         }
         at
-    }
-
-    /// Whether the part after this one is not there: then this one's line is meant.
-    fn missing(&self, path: &[String], part: &String, table: Option<&DeTable>) -> bool {
-        let next = path.iter().position(|other| std::ptr::eq(other, part)).map(|n| n + 1);
-        let next = next.and_then(|next| path.get(next));
-        match (next, table) {
-            (Some(next), Some(table)) => !table.keys().any(|key| key.get_ref() == next),
-            _ => false,
-        }
     }
 }
 
