@@ -60,11 +60,11 @@ pub fn compare(compare: &Compare) -> Result<()> {
     interrupt::install();
     let done = std::sync::atomic::AtomicUsize::new(0);
     let results = each(all.len(), jobs, stopped, |place| {
-        let result = asked.simulate(&all[place]);
+        let result = unless_stopped(asked.simulate(&all[place]));
         progress(1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed), all.len());
         result
     });
-    let results: Vec<_> = results.into_iter().map(interrupted_is_none).collect();
+    let results: Vec<_> = results.into_iter().map(Option::flatten).collect();
     progress(all.len(), all.len());
     let keys: Vec<&str> = axes.iter().map(|(key, _)| key.as_str()).collect();
     let key = keys.join(", ");
@@ -144,8 +144,6 @@ pub fn compare(compare: &Compare) -> Result<()> {
 }
 
 /// What Ctrl-C has ended was not simulated.
-pub fn interrupted_is_none(
-    result: Option<Result<Outcome, String>>,
-) -> Option<Result<Outcome, String>> {
-    result.filter(|result| !matches!(result, Err(why) if why.ends_with("interrupted")))
+pub fn unless_stopped(result: Result<Outcome, String>) -> Option<Result<Outcome, String>> {
+    (result.is_ok() || !stopped()).then_some(result)
 }

@@ -15,7 +15,7 @@ use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::Value;
 
-use super::compare::interrupted_is_none;
+use super::compare::unless_stopped;
 use super::inputs::Inputs;
 use super::output::Output;
 use super::{
@@ -96,7 +96,7 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     let kept = Mutex::new(Kept { results, done: before, next });
     let keep = |place: usize, result: Result<Outcome, String>| {
         let Ok(mut kept) = kept.lock() else { return };
-        kept.results[place] = interrupted_is_none(Some(result));
+        kept.results[place] = unless_stopped(result);
         kept.done += 1;
         progress(kept.done, n);
         let start = Instant::now();
