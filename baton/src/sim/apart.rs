@@ -145,7 +145,11 @@ pub fn serve() -> Result<()> {
     let beat = Arc::new(AtomicU64::new(0));
     let mut answers = own_answers()?;
     report_crashes();
-    let answer = match simulated(&job, beat) {
+    // Only once it is built: the compiler may take longer than a hang.
+    let watched = beat.clone();
+    let me = pthread_self();
+    let begin = move || drop(thread::spawn(move || watch(me, &watched)));
+    let answer = match simulated(&job, Some(beat), begin) {
         Ok(done) => Answer::Done(Box::new(done)),
         Err(error) => Answer::Error(format!("{error:#}")),
     };
@@ -167,7 +171,14 @@ fn own_answers() -> Result<File> {
     Ok(answers)
 }
 
-fn simulated(job: &Job, beat: Arc<AtomicU64>) -> Result<Done> {
+/// A job without the process of its own, for schedulers of ours.
+///
+/// Errors: as [`simulate_watched`].
+pub fn in_this_process(job: &Job) -> Result<Done> {
+    simulated(job, None, || ())
+}
+
+fn simulated(job: &Job, beat: Option<Arc<AtomicU64>>, begin: impl FnOnce()) -> Result<Done> {
     let text = Text { text: job.text.clone(), dir: job.dir.clone() };
     let scenario = Scenario::read(&text, &job.changes)?;
     let open = |path: &PathBuf| -> Result<Box<dyn Write>> {
@@ -175,10 +186,8 @@ fn simulated(job: &Job, beat: Arc<AtomicU64>) -> Result<Done> {
         Ok(Box::new(file.context("cannot write the trace")?))
     };
     let trace = job.trace.as_ref().map(open).transpose()?;
-    // Only now: the compiler may take longer than a hang.
-    let (me, watched) = (pthread_self(), beat.clone());
-    thread::spawn(move || watch(me, &watched));
-    let (outcome, speed, cut) = simulate_watched(&scenario, Watch { trace, beat: Some(beat) })?;
+    begin();
+    let (outcome, speed, cut) = simulate_watched(&scenario, Watch { trace, beat })?;
     Ok(Done { outcome, speed, cut })
 }
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use baton_output::{Draft, OutFile, note, open_all, say};
 use baton_sim::build::is_source;
-use baton_sim::outcome::{Watch, short, simulate_watched};
+use baton_sim::outcome::short;
 use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::json;
 
-use super::apart::{self, Done};
+use super::apart::{self, Done, Job};
 use super::output::Output;
-use super::{Asked, Named, as_paths, plot, stopped, warn_of_ignored};
+use super::{Named, as_paths, plot, stopped, warn_of_ignored};
 
 #[derive(Args)]
 pub struct Run {
@@ -43,7 +43,7 @@ pub fn run(run: &Run) -> Result<()> {
         ));
         apart::simulate(&asked.text, &asked.base, path.as_deref()).map_err(|why| anyhow!(why))
     } else {
-        simulate(&asked, path)
+        apart::in_this_process(&Job::new(&asked.text, &asked.base, path.as_deref()))
     };
     if stopped() {
         // What has been traced is no whole trace: its draft goes.
@@ -76,14 +76,4 @@ pub fn run(run: &Run) -> Result<()> {
     let files = Output::files(json, csv, svg);
     files.save(&all, &[Vec::new()], &[Some(Ok(outcome))], || picture)?;
     shown
-}
-
-fn simulate(asked: &Asked, trace: Option<PathBuf>) -> Result<Done> {
-    let open = |path: PathBuf| -> Result<Box<dyn std::io::Write>> {
-        Ok(Box::new(std::fs::OpenOptions::new().append(true).open(path)?))
-    };
-    let trace = trace.map(open).transpose()?;
-    let (outcome, speed, cut) =
-        simulate_watched(&asked.scenario(&[])?, Watch { trace, beat: None })?;
-    Ok(Done { outcome, speed, cut })
 }
