@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use baton_output::{note, say};
 use baton_testbed::cache::Cache;
+use baton_testbed::exact::{Cpu, Exact};
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Source, Stream};
 use baton_testbed::interrupt;
 use baton_testbed::kernel::{self, Series};
@@ -95,6 +96,15 @@ pub struct HostArgs {
     /// Do not load KVM ('baton-agent insmod FILE' on the host does, from /lib/modules)
     #[arg(long)]
     without_kvm: bool,
+    /// Emulate the host instruction by instruction: slower, but the same run every time
+    #[arg(long, conflicts_with = "qemu")]
+    exact: bool,
+    /// The exact host's CPUs
+    #[arg(long, value_name = "CPU", requires = "exact", default_value = "intel")]
+    cpu: Cpu,
+    /// Speed of an exact host's CPU: million instructions a virtual second
+    #[arg(long, value_name = "N", requires = "exact", default_value_t = Exact::default().mips, value_parser = clap::value_parser!(u32).range(10..=4000))]
+    mips: u32,
     /// Show the host's console on standard error
     #[arg(short, long)]
     verbose: bool,
@@ -116,6 +126,7 @@ impl HostArgs {
             verbose: self.verbose,
             any_kernel: self.any_kernel,
             without_kvm: self.without_kvm,
+            exact: self.exact.then_some(Exact { cpu: self.cpu, mips: self.mips }),
         }
     }
 }

@@ -189,6 +189,7 @@ impl Session for HostSession {
             stdin: serde_json::to_vec(plan).map_err(|error| Stop::Setup(error.into()))?,
             deadline: Duration::from_secs_f64(most),
             silence: SILENCE,
+            seed: None,
         };
         // Guests boot one emulated CPU at a time; what is measured runs on all at once.
         let pace = host.pace();

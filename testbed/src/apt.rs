@@ -27,6 +27,15 @@ impl Apt {
     ///
     /// Errors: no apt, no Debian mirror or keyring on this machine, no network, a bad signature.
     pub fn open(dir: &Path, suites: &[&str]) -> Result<Apt> {
+        Apt::open_for(dir, suites, "deb")
+    }
+
+    /// As [`Apt::open`], but sees the packages' sources.
+    pub fn open_for_sources(dir: &Path, suites: &[&str]) -> Result<Apt> {
+        Apt::open_for(dir, suites, "deb-src")
+    }
+
+    fn open_for(dir: &Path, suites: &[&str], kind: &str) -> Result<Apt> {
         for tool in ["apt-get", "apt-cache", "dpkg-deb"] {
             if command::find(tool).is_none() {
                 bail!("this machine has no {tool} to fetch Debian packages with: {REMEDY}");
@@ -40,7 +49,7 @@ impl Apt {
         note(&format!("baton: reading Debian's package lists ({})", suites.join(", ")));
         let mut refused = anyhow!("apt on this machine knows no Debian mirror: {REMEDY}");
         for mirror in mirrors()? {
-            apt.write("sources.list", &sources(&mirror, suites))?;
+            apt.write("sources.list", &sources(&mirror, suites, kind))?;
             match apt.get().arg("update").run() {
                 Ok(_) => return Ok(apt),
                 Err(error) => {
@@ -83,6 +92,22 @@ impl Apt {
         let debs = self.dir.join("cache/archives");
         unpack_all(&debs, root)?;
         fs::remove_dir_all(&debs).with_context(|| format!("cannot remove {}", debs.display()))
+    }
+
+    /// Fetches the archive of this package's source, as its authors released it.
+    pub fn source(&self, package: &str) -> Result<PathBuf> {
+        let dir = self.dir.join("source");
+        let _ = fs::remove_dir_all(&dir); // another version may be in it
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let mut get = self.get();
+        get.0.current_dir(&dir);
+        get.args(["source", "--tar-only", package]).run()?;
+        let mut archives = fs::read_dir(&dir)
+            .with_context(|| format!("cannot read {}", dir.display()))?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.to_string_lossy().contains(".orig.tar."));
+        archives.next().with_context(|| format!("apt fetched no source of {package}"))
     }
 
     fn configure(&self) -> Result<()> {
@@ -178,10 +203,10 @@ fn complaint(said: &str) -> &str {
         .trim()
 }
 
-fn sources(mirror: &str, suites: &[&str]) -> String {
+fn sources(mirror: &str, suites: &[&str], kind: &str) -> String {
     suites
         .iter()
-        .map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
+        .map(|suite| format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n"))
         .collect()
 }
 

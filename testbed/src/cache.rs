@@ -128,9 +128,11 @@ impl Cache {
         removed.with_context(|| format!("cannot remove {}", path.display()))
     }
 
-    /// A file without a name on the cache's disk: gone when closed, however this process ends.
-    pub fn unnamed_file(&self) -> Result<File> {
-        tempfile::tempfile_in(&self.dir)
+    /// A file on the cache's disk that is removed when dropped, or by the next that opens the cache.
+    pub fn temporary_file(&self) -> Result<tempfile::NamedTempFile> {
+        tempfile::Builder::new()
+            .prefix(UNFINISHED)
+            .tempfile_in(&self.dir)
             .with_context(|| format!("cannot write to the cache {}", self.dir.display()))
     }
 

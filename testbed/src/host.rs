@@ -2,7 +2,7 @@
 //! A running emulated host: boots it, runs commands on it, and tells its failures apart.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,23 +11,32 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use baton_output::note;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tempfile::NamedTempFile;
 
 use crate::cache::Cache;
 use crate::console::Fault;
+use crate::emulator::Emulator;
+use crate::exact::{self, Exact};
+use crate::hash;
 use crate::image;
 use crate::interrupt::{self, Interrupted};
 use crate::kernel::{Kernel, Series};
 use crate::log;
 use crate::pace::Pace;
-use crate::qemu::{Machine, Qemu};
+use crate::qemu;
 use crate::terminal;
 use crate::userland::{Userland, check_qemu};
 use crate::wire::{self, CHUNK, Decoder, Frame};
 
 pub use crate::wire::Hello;
 
-/// Five to ten seconds are usual; a busy machine takes a multiple.
+/// Five to ten seconds are usual; a busy machine takes a multiple. An exact host needs 20 to 60
+/// virtual seconds.
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The longest real time in which virtual time may stand still while the host has something to do.
+/// The emulator shows each virtual millisecond, and needs half a second for one at the most.
+const STANDSTILL: Duration = Duration::from_secs(120);
 
 /// How often the console, the interrupt flag and the deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -35,8 +44,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// After a fault, the console's next lines tell why.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
-/// QEMU itself, its translated code and the host's image, MiB.
-const QEMU_MIB: u64 = 768;
+/// The emulator itself, its translated code and the host's image, MiB.
+const EMULATOR_MIB: u64 = 768;
 
 /// Input that is not taken off our hands stops us from reading more.
 const OUTBOX_LIMIT: usize = 1 << 20;
@@ -71,6 +80,8 @@ pub struct HostOptions {
     pub any_kernel: bool,
     /// Leave KVM's modules to be loaded later, with `baton-agent insmod`.
     pub without_kvm: bool,
+    /// An exact host, emulated instruction by instruction, instead of QEMU's.
+    pub exact: Option<Exact>,
 }
 
 impl Default for HostOptions {
@@ -84,6 +95,7 @@ impl Default for HostOptions {
             verbose: false,
             any_kernel: false,
             without_kvm: false,
+            exact: None,
         }
     }
 }
@@ -107,6 +119,8 @@ pub struct Exec {
     pub deadline: Duration,
     /// The longest that it may print nothing.
     pub silence: Duration,
+    /// Makes the command's run on an exact host another than that of another seed.
+    pub seed: Option<u64>,
 }
 
 impl Exec {
@@ -118,6 +132,7 @@ impl Exec {
             stdin: Vec::new(),
             deadline,
             silence: deadline,
+            seed: None,
         }
     }
 }
@@ -149,7 +164,7 @@ pub enum HostError {
         what: String,
         log: Option<PathBuf>,
     },
-    QemuDied {
+    EmulatorDied {
         why: String,
         log: Option<PathBuf>,
     },
@@ -177,7 +192,9 @@ impl fmt::Display for HostError {
                 (format!("the host ran out of memory: {line}"), log)
             }
             HostError::Deadline { what, log } => (what.clone(), log),
-            HostError::QemuDied { why, log } => (format!("the emulated host ended: {why}"), log),
+            HostError::EmulatorDied { why, log } => {
+                (format!("the emulated host ended: {why}"), log)
+            }
             HostError::BootTimeout { log } => {
                 (format!("the host did not boot within {} s", BOOT_DEADLINE.as_secs()), log)
             }
@@ -202,6 +219,10 @@ impl std::error::Error for HostError {}
 
 impl From<anyhow::Error> for HostError {
     fn from(error: anyhow::Error) -> Self {
+        let error = match error.downcast() {
+            Ok(host) => return host,
+            Err(other) => other,
+        };
         if error.chain().any(|cause| cause.is::<Interrupted>()) {
             HostError::Interrupted
         } else {
@@ -238,8 +259,10 @@ impl From<wire::WireError> for Trouble {
 
 /// A booted host. Dropping it ends it; nothing is left behind.
 pub struct Host {
-    qemu: Qemu,
+    emulator: Emulator,
     hello: Hello,
+    /// When virtual time was last seen to pass: the virtual and the real time.
+    progress: (Duration, Instant),
     decoder: Decoder,
     /// What the host has not taken yet.
     outbox: Vec<u8>,
@@ -253,7 +276,7 @@ impl Host {
     pub fn boot(options: &HostOptions) -> Result<Host, HostError> {
         interrupt::install();
         match Host::boot_once(options) {
-            Err(error @ (HostError::BootTimeout { .. } | HostError::QemuDied { .. })) => {
+            Err(error @ (HostError::BootTimeout { .. } | HostError::EmulatorDied { .. })) => {
                 note(&format!("baton: {error}; trying once more"));
                 Host::boot_once(options)
             }
@@ -262,23 +285,9 @@ impl Host {
     }
 
     fn boot_once(options: &HostOptions) -> Result<Host, HostError> {
-        let mut host = Host {
-            qemu: start(options)?,
-            hello: Hello::default(),
-            decoder: Decoder::default(),
-            outbox: Vec::new(),
-        };
-        let deadline = Instant::now() + BOOT_DEADLINE;
-        host.hello = loop {
-            match host.turn(None) {
-                Ok(Turn { frame: Some(Frame::Hello(hello)), .. }) => break hello,
-                Ok(_) if Instant::now() < deadline => {}
-                Ok(_) => {
-                    let log = host.end();
-                    return Err(HostError::BootTimeout { log });
-                }
-                Err(trouble) => return Err(host.failed(trouble)),
-            }
+        let host = match &options.exact {
+            None => Host::greeted_by(start(options)?)?,
+            Some(exact) => Host::exact(options, exact)?,
         };
         let hello = &host.hello;
         let required = [
@@ -294,12 +303,91 @@ impl Host {
         Ok(host)
     }
 
+    /// An exact host: restored, after it was booted and saved if that has not been done.
+    fn exact(options: &HostOptions, exact: &Exact) -> Result<Host, HostError> {
+        let Parts { cache, kernel, initrd, .. } = parts(options)?;
+        let emulator = exact::Bochs::get(&cache)?;
+        let tools = exact::Tools::debian(&cache)?;
+        let machine = exact::Machine {
+            exact: exact.clone(),
+            pcpus: options.pcpus,
+            smt: options.smt,
+            mem_mib: options.mem_mib,
+            bios: tools.bios(),
+            vga_bios: tools.vga_bios(),
+        };
+        let append = if options.without_kvm { "baton.nokvm" } else { "" };
+        let command_line = exact::command_line(append);
+        let inputs = exact::Inputs {
+            emulator: emulator.hash.clone(),
+            machine: hash::texts(&[&machine.config(), &command_line]),
+            kernel: hash::file(&kernel.image)?,
+            image: hash::file(initrd.path())?,
+        };
+        interrupt::check().map_err(|error| HostError::from(anyhow::Error::from(error)))?;
+        let name = inputs.name();
+        if cache.get(&name).is_none() {
+            exact::make_room(&cache)?;
+        }
+        let dir = cache.get_or_make(&name, |dir| {
+            cache.require_free(exact::NEEDED_MIB)?;
+            note("baton: booting the exact host, once: about 2 minutes");
+            let medium = cache.temporary_file()?;
+            tools.medium(medium.path(), &kernel.image, initrd.path(), &command_line)?;
+            let start = exact::Start::Boot { medium: medium.as_file(), save_to: dir };
+            let booting = machine.start(&emulator.program, &start, options.verbose)?;
+            let mut host = Host::greeted_by(booting)?;
+            host.save()?;
+            exact::Saved::note(dir, &host.hello, host.emulator.time.now(), &inputs)
+        })?;
+        let saved = exact::Saved::open(dir)?;
+        let start = exact::Start::Restore { from: &saved.dir, time: saved.time, seed: 0 };
+        let restored = machine.start(&emulator.program, &start, options.verbose)?;
+        Ok(Host::new(restored, saved.hello))
+    }
+
+    /// Has the emulator save the host, and end.
+    fn save(&mut self) -> Result<(), HostError> {
+        self.queue(&Frame::Save);
+        loop {
+            match self.turn(None) {
+                Ok(_) => {}
+                Err(Trouble::Died(_)) if self.emulator.saved() => return Ok(()),
+                Err(trouble) => return Err(self.failed(trouble)),
+            }
+        }
+    }
+
+    /// A host of which only the emulator runs yet.
+    fn new(emulator: Emulator, hello: Hello) -> Host {
+        let progress = (emulator.time.now(), Instant::now());
+        Host { emulator, hello, progress, decoder: Decoder::default(), outbox: Vec::new() }
+    }
+
+    /// A host that has booted.
+    fn greeted_by(emulator: Emulator) -> Result<Host, HostError> {
+        let mut host = Host::new(emulator, Hello::default());
+        let deadline = host.emulator.time.now() + BOOT_DEADLINE;
+        host.hello = loop {
+            match host.turn(None) {
+                Ok(Turn { frame: Some(Frame::Hello(hello)), .. }) => break hello,
+                Ok(_) if host.emulator.time.now() < deadline => {}
+                Ok(_) => {
+                    let log = host.end();
+                    return Err(HostError::BootTimeout { log });
+                }
+                Err(trouble) => return Err(host.failed(trouble)),
+            }
+        };
+        Ok(host)
+    }
+
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
     pub fn pace(&self) -> Pace {
-        self.qemu.pace()
+        self.emulator.pace()
     }
 
     /// Runs a command to its end and hands out what it prints as it comes. Returns the exit status
@@ -313,6 +401,8 @@ impl Host {
             argv: cmd.argv.clone(),
             env: cmd.env.clone(),
             pty: false,
+            live: false,
+            seed: cmd.seed,
         }));
         for bytes in cmd.stdin.chunks(CHUNK) {
             self.queue(&Frame::Stdin(bytes.to_vec()));
@@ -327,10 +417,20 @@ impl Host {
         cmd: &Exec,
         on_output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<i32, HostError> {
+        if self.emulator.time.is_virtual() {
+            // What the command does may not depend on when its input comes.
+            let mut stdin = Vec::new();
+            if !io::stdin().is_terminal() {
+                io::stdin().read_to_end(&mut stdin).context("cannot read standard input")?;
+            }
+            return self.exec(&Exec { stdin, ..cmd.clone() }, on_output);
+        }
         self.queue(&Frame::Exec(wire::Command {
             argv: cmd.argv.clone(),
             env: cmd.env.clone(),
             pty: false,
+            live: true,
+            seed: None,
         }));
         self.converse(cmd, Input::Pipe, on_output).map_err(|trouble| self.failed(trouble))
     }
@@ -345,6 +445,8 @@ impl Host {
             argv: cmd.argv.clone(),
             env: vec![("TERM".to_string(), term), ("PS1".to_string(), "baton# ".to_string())],
             pty: true,
+            live: true,
+            seed: None,
         }));
         let result = self.converse(&cmd, Input::Terminal, &mut |_, bytes| {
             use io::Write;
@@ -357,9 +459,9 @@ impl Host {
 
     /// Keeps the console log so far, for a failure that only the caller can see.
     pub fn keep_log(&mut self) -> Option<PathBuf> {
-        let _ = self.qemu.console.follow();
-        let mut text = self.qemu.console.text().unwrap_or_default();
-        text.extend(self.qemu.complaints().bytes());
+        let _ = self.emulator.console.follow();
+        let mut text = self.emulator.console.text().unwrap_or_default();
+        text.extend(self.emulator.complaints().bytes());
         match log::keep(&text) {
             Ok(path) => Some(path),
             Err(error) => {
@@ -381,7 +483,8 @@ impl Host {
         on_output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<i32, Trouble> {
         let name = cmd.argv.first().map_or("the command", String::as_str);
-        let started = Instant::now();
+        let started = self.emulator.time.now();
+        self.progress = (started, Instant::now());
         let mut heard = started;
         let mut size = None;
         loop {
@@ -410,21 +513,22 @@ impl Host {
             }
             match turn.frame {
                 Some(Frame::Stdout(bytes)) => {
-                    heard = Instant::now();
+                    heard = self.emulator.time.now();
                     on_output(Stream::Out, &bytes);
                 }
                 Some(Frame::Stderr(bytes)) => {
-                    heard = Instant::now();
+                    heard = self.emulator.time.now();
                     on_output(Stream::Err, &bytes);
                 }
                 Some(Frame::Exit(status)) => return Ok(status),
                 _ => {}
             }
-            if started.elapsed() > cmd.deadline {
+            let now = self.emulator.time.now();
+            if now.saturating_sub(started) > cmd.deadline {
                 let limit = cmd.deadline.as_secs_f64();
                 return Err(Trouble::Late(format!("{name} did not end within {limit} s")));
             }
-            if heard.elapsed() > cmd.silence {
+            if now.saturating_sub(heard) > cmd.silence {
                 let limit = cmd.silence.as_secs_f64();
                 return Err(Trouble::Late(format!("{name} said nothing for {limit} s")));
             }
@@ -440,7 +544,7 @@ impl Host {
         if !self.outbox.is_empty() {
             events |= PollFlags::POLLOUT;
         }
-        let mut fds = vec![PollFd::new(self.qemu.control.as_fd(), events)];
+        let mut fds = vec![PollFd::new(self.emulator.control.as_fd(), events)];
         fds.extend(input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
         let _ = poll(&mut fds, timeout); // interrupted: then nothing is ready
@@ -452,7 +556,7 @@ impl Host {
         }
         if control.contains(PollFlags::POLLIN) {
             let mut bytes = [0; CHUNK];
-            match self.qemu.control.read(&mut bytes) {
+            match self.emulator.control.read(&mut bytes) {
                 Ok(length) => self.decoder.push(&bytes[..length]),
                 Err(error) if retry(&error) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
@@ -460,13 +564,21 @@ impl Host {
             }
         }
         interrupt::check()?;
-        self.qemu.console.follow()?;
-        if self.qemu.console.fault.is_some() {
+        self.emulator.console.follow()?;
+        if self.emulator.console.fault.is_some() {
             return Err(Trouble::Fault);
+        }
+        let (seen, when) = self.progress;
+        let now = self.emulator.time.now();
+        if now > seen {
+            self.progress = (now, Instant::now());
+        } else if when.elapsed() > STANDSTILL && self.emulator.ended().is_none() {
+            let why = format!("the emulator has stood still for {} s", STANDSTILL.as_secs());
+            return Err(Trouble::Died(why));
         }
         let frame = self.decoder.next_frame()?;
         if frame.is_none()
-            && let Some(why) = self.qemu.ended()
+            && let Some(why) = self.emulator.ended()
         {
             return Err(Trouble::Died(why));
         }
@@ -478,7 +590,7 @@ impl Host {
         // may have died and SIGPIPE would end this process.
         let sent = unsafe {
             libc::send(
-                self.qemu.control.as_raw_fd(),
+                self.emulator.control.as_raw_fd(),
                 self.outbox.as_ptr().cast(),
                 self.outbox.len().min(CHUNK),
                 libc::MSG_NOSIGNAL,
@@ -501,30 +613,30 @@ impl Host {
     /// Ends the host and says why.
     fn failed(&mut self, trouble: Trouble) -> HostError {
         if matches!(trouble, Trouble::Interrupted) {
-            self.qemu.kill();
+            self.emulator.kill();
             return HostError::Interrupted;
         }
-        let _ = self.qemu.console.follow();
-        if self.qemu.console.fault.is_some() {
+        let _ = self.emulator.console.follow();
+        if self.emulator.console.fault.is_some() {
             let until = Instant::now() + AFTERMATH;
-            while Instant::now() < until && self.qemu.ended().is_none() {
+            while Instant::now() < until && self.emulator.ended().is_none() {
                 std::thread::sleep(TICK);
             }
         }
         let log = self.end();
-        match (self.qemu.console.fault.clone(), trouble) {
+        match (self.emulator.console.fault.clone(), trouble) {
             (Some((Fault::Oops, line)), _) => HostError::Oops { line, log },
             (Some((Fault::RcuStall, line)), _) => HostError::RcuStall { line, log },
             (Some((Fault::Lockup, line)), _) => HostError::Lockup { line, log },
             (Some((Fault::OutOfMemory, line)), _) => HostError::OutOfMemory { line, log },
             (None, Trouble::Late(what)) => HostError::Deadline { what, log },
-            (None, Trouble::Died(why)) => HostError::QemuDied { why, log },
+            (None, Trouble::Died(why)) => HostError::EmulatorDied { why, log },
             (None, Trouble::Fault | Trouble::Interrupted) => HostError::Interrupted,
         }
     }
 
     fn end(&mut self) -> Option<PathBuf> {
-        self.qemu.kill();
+        self.emulator.kill();
         self.keep_log()
     }
 }
@@ -547,12 +659,21 @@ fn retry(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
+/// Kernel, userland and initramfs of a host.
+struct Parts {
+    cache: Cache,
+    userland: Userland,
+    kernel: Kernel,
+    initrd: NamedTempFile,
+}
+
+fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the emulated host needs an x86-64 machine to run on");
     }
-    if !(1..=255).contains(&options.pcpus) {
-        bail!("a host with {} CPUs: 1 to 255 are possible", options.pcpus);
+    let most = if options.exact.is_some() { exact::MAX_PCPUS } else { 255 };
+    if !(1..=most).contains(&options.pcpus) {
+        bail!("a host with {} CPUs: 1 to {most} are possible", options.pcpus);
     }
     if options.smt && !options.pcpus.is_multiple_of(2) {
         bail!(
@@ -560,7 +681,7 @@ fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
             options.pcpus
         );
     }
-    require_memory(u64::from(options.mem_mib) + QEMU_MIB)?;
+    require_memory(u64::from(options.mem_mib) + EMULATOR_MIB)?;
     let cache = Cache::open()?;
     let source = &options.source;
     let userland = userland(&cache, source)?;
@@ -568,18 +689,24 @@ fn start(options: &HostOptions) -> anyhow::Result<Qemu> {
         Some(image) => Kernel::given(image, source.modules.as_deref())?,
         None => Kernel::debian(&cache, source.series)?,
     };
-    let mut initrd = cache.unnamed_file()?;
-    image::write_host(&mut initrd, &userland, &kernel, &options.extra_bins)?;
-    let command = match &source.qemu {
+    let mut initrd = cache.temporary_file()?;
+    image::write_host(initrd.as_file_mut(), &userland, &kernel, &options.extra_bins)?;
+    Ok(Parts { cache, userland, kernel, initrd })
+}
+
+/// Starts QEMU.
+fn start(options: &HostOptions) -> anyhow::Result<Emulator> {
+    let Parts { userland, kernel, initrd, .. } = parts(options)?;
+    let command = match &options.source.qemu {
         Some(qemu) => Command::new(qemu),
         None => userland.qemu_command(),
     };
     interrupt::check()?;
-    Qemu::start(
+    qemu::start(
         command,
-        &Machine {
+        &qemu::Machine {
             kernel: &kernel.image,
-            initrd: &initrd,
+            initrd: initrd.as_file(),
             pcpus: options.pcpus,
             smt: options.smt,
             mem_mib: options.mem_mib,

@@ -31,7 +31,7 @@ pub const CONSOLE_MODULES: [&str; 6] = [
     "virtio_pci",
     "virtio_console",
 ];
-pub const KVM_MODULES: [&str; 3] = ["irqbypass", "kvm", "kvm-amd"];
+pub const KVM_MODULES: [&str; 4] = ["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
 
 /// A kernel series, such as 7.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 //! What the machine outside and the agent on the emulated host say to each other.
 //!
 //! A frame is `kind: u8, length: u32 little endian, payload`. The outside sends `Exec`, `Stdin`,
-//! `Signal` and `Resize`; the agent sends `Hello` once, then `Stdout`, `Stderr` and one `Exit` for
+//! `Signal`, `Resize` and, to an exact host, `Save`; the agent sends `Hello` once, then `Stdout`, `Stderr` and one `Exit` for
 //! each `Exec`.
 
 use std::fmt;
@@ -41,6 +41,11 @@ pub struct Command {
     pub env: Vec<(String, String)>,
     /// On a terminal of its own; its output then comes as `Stdout`.
     pub pty: bool,
+    /// Input comes while it runs. Otherwise it starts when all of its input has come.
+    pub live: bool,
+    /// Another for each repetition: stirs what the host draws at random, and when the command
+    /// starts.
+    pub seed: Option<u64>,
 }
 
 /// One message, either way.
@@ -56,6 +61,9 @@ pub enum Frame {
         rows: u16,
         cols: u16,
     },
+    /// Have the emulator save the host and end. What the outside says next is said to the restored
+    /// host.
+    Save,
     Hello(Hello),
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
@@ -86,6 +94,7 @@ impl Frame {
             Frame::Resize { rows, cols } => {
                 (b'R', [rows.to_le_bytes(), cols.to_le_bytes()].concat())
             }
+            Frame::Save => (b'V', Vec::new()),
             Frame::Hello(hello) => (b'H', json(hello)),
             Frame::Stdout(bytes) => (b'O', bytes.clone()),
             Frame::Stderr(bytes) => (b'E', bytes.clone()),
@@ -110,6 +119,7 @@ impl Frame {
                     cols: u16::from_le_bytes([c0, c1]),
                 }
             }
+            b'V' => Frame::Save,
             b'H' => Frame::Hello(from_json(payload)?),
             b'O' => Frame::Stdout(payload.to_vec()),
             b'E' => Frame::Stderr(payload.to_vec()),
@@ -169,11 +179,14 @@ mod tests {
                 argv: vec!["sh".into(), "-c".into(), "echo ü".into()],
                 env: vec![("A".into(), "b=c".into())],
                 pty: true,
+                live: false,
+                seed: Some(u64::MAX),
             }),
             Frame::Stdin(vec![]),
             Frame::Stdin(vec![0, 255, b'\n']),
             Frame::Signal(15),
             Frame::Resize { rows: 24, cols: 80 },
+            Frame::Save,
             Frame::Hello(Hello {
                 release: "7.3.4".into(),
                 sched_ext: true,

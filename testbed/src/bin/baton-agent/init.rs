@@ -2,18 +2,18 @@
 //! The first process of the emulated host: mounts, loads KVM, then serves the outside.
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use baton_testbed::kernel::{CONSOLE_MODULES, KVM_MODULES};
 use baton_testbed::wire::Hello;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 
+use crate::port::Port;
 use crate::serve;
 
 /// Type, where, options.
@@ -65,14 +65,18 @@ fn start() -> Result<()> {
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let without_kvm = command_line.split_whitespace().any(|word| word == "baton.nokvm");
     let kvm = if without_kvm { &[][..] } else { &KVM_MODULES[..] };
-    for name in CONSOLE_MODULES.iter().chain(kvm) {
+    let other = if intel() { "kvm-amd" } else { "kvm-intel" };
+    for name in CONSOLE_MODULES.iter().chain(kvm).filter(|name| **name != other) {
         let file = PathBuf::from(format!("/lib/modules/{name}.ko"));
         if file.exists() {
             tell(insert(&file));
         }
     }
-    let port = open_port()?;
-    serve::serve(port, &hello())
+    serve::serve(Port::open()?, &hello())
+}
+
+fn intel() -> bool {
+    fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("GenuineIntel"))
 }
 
 fn tell(result: Result<()>) {
@@ -113,31 +117,4 @@ fn hello() -> Hello {
         kvm: Path::new("/dev/kvm").exists(),
         pcpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
     }
-}
-
-/// The virtio port to the outside. Its driver may still be looking at the device.
-fn open_port() -> Result<File> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        if let Some(device) = find_port() {
-            return OpenOptions::new()
-                .read(true)
-                .write(true)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(&device)
-                .with_context(|| format!("cannot open {}", device.display()));
-        }
-        if Instant::now() > deadline {
-            return Err(anyhow!("no virtio port named baton: is virtio_console in the kernel?"));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn find_port() -> Option<PathBuf> {
-    fs::read_dir("/sys/class/virtio-ports").ok()?.flatten().find_map(|entry| {
-        let name = fs::read_to_string(entry.path().join("name")).ok()?;
-        let device = Path::new("/dev").join(entry.file_name());
-        (name.trim() == "baton" && device.exists()).then_some(device)
-    })
 }

@@ -5,6 +5,9 @@
 mod experiment;
 mod guest;
 mod init;
+mod io_port;
+mod port;
+mod seed;
 mod serve;
 mod spins;
 mod vms;

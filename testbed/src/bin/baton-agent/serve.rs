@@ -18,16 +18,22 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::port::Port;
+use crate::seed;
+
 /// A side that does not take what we have for it stops us from reading more.
 const LIMIT: usize = 1 << 20;
 
 /// How long to wait for the outside to open its end, between looks.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// How often an I/O port, which cannot be polled for, is asked for input of a running command.
+const ASK_MS: u8 = 10;
+
 /// Greets the outside and does what it says until it goes away.
 ///
 /// Errors: the port breaks, or what comes over it is garbled.
-pub fn serve(port: File, hello: &Hello) -> Result<()> {
+pub fn serve(port: Port, hello: &Hello) -> Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     children.thread_block().context("cannot block SIGCHLD")?;
@@ -36,6 +42,7 @@ pub fn serve(port: File, hello: &Hello) -> Result<()> {
     let mut server = Server {
         port,
         outbox: Frame::Hello(hello.clone()).encode(),
+        pending: None,
         running: None,
         greeted: false,
     };
@@ -52,11 +59,8 @@ pub fn serve(port: File, hello: &Hello) -> Result<()> {
         server.flush()?;
         if ready.port {
             let mut bytes = [0; CHUNK];
-            match server.port.read(&mut bytes) {
-                Ok(length) => decoder.push(&bytes[..length]),
-                Err(error) if again(&error) => {}
-                Err(error) => return Err(error).context("cannot read the control port"),
-            }
+            let length = server.port.read(&mut bytes).context("cannot read the control port")?;
+            decoder.push(&bytes[..length]);
             while let Some(frame) = decoder.next_frame()? {
                 server.obey(frame);
             }
@@ -68,9 +72,11 @@ pub fn serve(port: File, hello: &Hello) -> Result<()> {
 }
 
 struct Server {
-    port: File,
+    port: Port,
     /// What the outside has not taken yet.
     outbox: Vec<u8>,
+    /// A command whose input has not come whole, with what has.
+    pending: Option<(wire::Command, Vec<u8>)>,
     running: Option<Running>,
     /// The outside has taken something, so it is there.
     greeted: bool,
@@ -86,6 +92,7 @@ struct Running {
     /// What it has not read yet, and whether more may come.
     inbox: Vec<u8>,
     input_ended: bool,
+    live: bool,
 }
 
 #[derive(Default)]
@@ -96,6 +103,18 @@ struct Ready {
 
 impl Server {
     fn wait(&self, children: &SignalFd) -> Result<Ready> {
+        let live = self.running.as_ref().map(|running| running.live);
+        let mut timeout = PollTimeout::NONE;
+        match (&self.port, live) {
+            (Port::Io(port), None) if self.outbox.is_empty() => {
+                port.wait();
+                return Ok(Ready { port: true, gone: false });
+            }
+            (Port::Io(_), None) => timeout = PollTimeout::ZERO,
+            (Port::Io(_), Some(true)) => timeout = PollTimeout::from(ASK_MS),
+            // Its input has come whole: time need not stop to look for more.
+            (Port::Io(_), Some(false)) | (Port::Virtio(_), _) => {}
+        }
         let mut port = PollFlags::empty();
         if self.running.as_ref().is_none_or(|running| running.inbox.len() < LIMIT) {
             port |= PollFlags::POLLIN;
@@ -103,10 +122,7 @@ impl Server {
         if !self.outbox.is_empty() {
             port |= PollFlags::POLLOUT;
         }
-        let mut fds = vec![
-            PollFd::new(self.port.as_fd(), port),
-            PollFd::new(children.as_fd(), PollFlags::POLLIN),
-        ];
+        let mut fds = vec![PollFd::new(children.as_fd(), PollFlags::POLLIN)];
         if let Some(running) = &self.running {
             if self.outbox.len() < LIMIT {
                 for file in [&running.stdout, &running.stderr].into_iter().flatten() {
@@ -119,11 +135,18 @@ impl Server {
                 fds.push(PollFd::new(file.as_fd(), PollFlags::POLLOUT));
             }
         }
-        match poll(&mut fds, PollTimeout::NONE) {
+        fds.extend(self.port.poll_fd(port));
+        match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot wait"),
         }
-        let port = fds[0].revents().unwrap_or(PollFlags::empty());
+        if let Port::Io(port) = &self.port {
+            if live == Some(true) {
+                port.poll();
+            }
+            return Ok(Ready { port: live == Some(true), gone: false });
+        }
+        let port = fds.last().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
         Ok(Ready {
             port: port.contains(PollFlags::POLLIN),
             gone: port.contains(PollFlags::POLLHUP),
@@ -132,14 +155,12 @@ impl Server {
 
     fn flush(&mut self) -> Result<()> {
         while !self.outbox.is_empty() {
-            match self.port.write(&self.outbox) {
-                Ok(0) => break,
-                Ok(length) => {
+            match self.port.write(&self.outbox).context("cannot write to the control port")? {
+                0 => break,
+                length => {
                     self.outbox.drain(..length);
                     self.greeted = true;
                 }
-                Err(error) if again(&error) => break,
-                Err(error) => return Err(error).context("cannot write to the control port"),
             }
         }
         Ok(())
@@ -151,16 +172,22 @@ impl Server {
 
     fn obey(&mut self, frame: Frame) {
         match (frame, &mut self.running) {
-            (Frame::Exec(command), None) => match start(&command) {
-                Ok(running) => self.running = Some(running),
-                Err(error) => {
-                    let name = command.argv.first().map_or("", String::as_str);
-                    // As a shell has it: 127 not found, 126 found but not to be run.
-                    let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
-                    self.say(&Frame::Stderr(format!("{name}: {error}\n").into_bytes()));
-                    self.say(&Frame::Exit(status));
+            (Frame::Exec(command), None) if command.live => self.start(&command, Vec::new()),
+            (Frame::Exec(command), None) => self.pending = Some((command, Vec::new())),
+            (Frame::Stdin(bytes), None) => {
+                let Some((command, mut input)) = self.pending.take() else { return };
+                if bytes.is_empty() {
+                    self.start(&command, input);
+                } else {
+                    input.extend(bytes);
+                    self.pending = Some((command, input));
                 }
-            },
+            }
+            (Frame::Save, None) => {
+                if let Port::Io(port) = &self.port {
+                    port.save();
+                }
+            }
             (Frame::Stdin(bytes), Some(running)) => {
                 running.input_ended |= bytes.is_empty();
                 running.inbox.extend(bytes);
@@ -177,6 +204,26 @@ impl Server {
             }
             // Input for a command that has ended; nothing else is ever sent here.
             _ => {}
+        }
+    }
+
+    fn start(&mut self, command: &wire::Command, input: Vec<u8>) {
+        if let Some(seed) = command.seed {
+            seed::stir(seed);
+        }
+        match start(command) {
+            Ok(mut running) => {
+                running.inbox = input;
+                running.input_ended = !command.live;
+                self.running = Some(running);
+            }
+            Err(error) => {
+                let name = command.argv.first().map_or("", String::as_str);
+                // As a shell has it: 127 not found, 126 found but not to be run.
+                let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+                self.say(&Frame::Stderr(format!("{name}: {error}\n").into_bytes()));
+                self.say(&Frame::Exit(status));
+            }
         }
     }
 
@@ -295,7 +342,8 @@ fn start(command: &wire::Command) -> io::Result<Running> {
         fcntl(file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     }
     let pid = Pid::from_raw(spawned.id() as i32);
-    Ok(Running { pid, stdin, stdout, stderr, inbox: Vec::new(), input_ended: false })
+    let live = command.live;
+    Ok(Running { pid, stdin, stdout, stderr, inbox: Vec::new(), input_ended: false, live })
 }
 
 fn resize(terminal: &File, rows: u16, cols: u16) {

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The Bochs process: its configuration, and its files, which are nameless.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Exact;
+use crate::command;
+use crate::console::Console;
+use crate::emulator::{Emulator, Time};
+
+/// Descriptors that the emulator finds its files at; a saved machine's configuration names them.
+const CONSOLE: RawFd = 60;
+const LOG: RawFd = 61;
+const MEDIUM: RawFd = 62;
+const SOCKET: RawFd = 63;
+const CLOCK: RawFd = 64;
+const CONFIG: RawFd = 65;
+/// Above all of these.
+const ELSEWHERE: RawFd = 100;
+
+/// Exit statuses, which `testbed/bochs/port.h` knows as well.
+const SAVED: i32 = 90;
+const NOT_SAVED: i32 = 91;
+const RESET: i32 = 92;
+
+/// Ticks that each pCPU executes before the next has its turn: as long as a fast IPI is under way
+/// on hardware (Intel: 1,000 to 2,000 cycles from ICR write to handler), a small part of it. A
+/// longer round makes the emulation no faster.
+const QUANTUM: u32 = 32;
+
+/// 2026-01-01 00:00 UTC: the host's clock starts there, always.
+const BOOT_TIME: u64 = 1_767_225_600;
+
+/// What is emulated.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub exact: Exact,
+    pub pcpus: u32,
+    /// Two of them make a core.
+    pub smt: bool,
+    pub mem_mib: u32,
+    pub bios: PathBuf,
+    pub vga_bios: PathBuf,
+}
+
+/// What the emulator is started with.
+pub enum Start<'a> {
+    /// Boot from this medium, and be ready to be saved to this directory.
+    Boot { medium: &'a File, save_to: &'a Path },
+    /// Go on where a machine was saved. The directory, the virtual time then, and what RDRAND gives
+    /// from here on.
+    Restore { from: &'a Path, time: Duration, seed: u64 },
+}
+
+impl Machine {
+    /// Starts the emulator. With `echo`, the host's console goes to standard error too.
+    pub fn start(&self, program: &Path, start: &Start, echo: bool) -> Result<Emulator> {
+        let temporary = || tempfile::tempfile().context("cannot make a temporary file");
+        let (console, log, clock, config) =
+            (temporary()?, temporary()?, temporary()?, temporary()?);
+        let (control, theirs) = UnixStream::pair().context("cannot make a socket")?;
+        control.set_nonblocking(true).context("cannot set up a socket")?;
+        let nothing = temporary()?;
+        let mut command = Command::new(program);
+        command.env_clear();
+        command.env("BATON_SOCKET", SOCKET.to_string()).env("BATON_CLOCK", CLOCK.to_string());
+        let (medium, time) = match start {
+            Start::Boot { medium, save_to } => {
+                (&config).write_all(self.config().as_bytes()).context("cannot write a file")?;
+                command.env("BATON_SAVE", save_to).env("BX_RANDOM_SEED", "0");
+                command.args(["-q", "-f", &at(CONFIG)]);
+                (*medium, Duration::ZERO)
+            }
+            Start::Restore { from, time, seed } => {
+                command.env("BX_RANDOM_SEED", seed.to_string());
+                command.arg("-q").arg("-r").arg(from);
+                (&nothing, *time)
+            }
+        };
+        let micros = (time.as_micros() as u64).to_ne_bytes();
+        clock.write_all_at(&micros, 0).context("cannot write a file")?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        let files = [
+            (console.as_raw_fd(), CONSOLE),
+            (log.as_raw_fd(), LOG),
+            (medium.as_raw_fd(), MEDIUM),
+            (theirs.as_raw_fd(), SOCKET),
+            (clock.as_raw_fd(), CLOCK),
+            (config.as_raw_fd(), CONFIG),
+        ];
+        // SAFETY: between fork and exec only fcntl and dup2 are called, which are
+        // async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                // One of the files may be where another has to go.
+                let mut aside = [0; 6];
+                for (place, (from, _)) in aside.iter_mut().zip(files) {
+                    *place = checked(libc::fcntl(from, libc::F_DUPFD_CLOEXEC, ELSEWHERE))?;
+                }
+                for (from, (_, to)) in aside.into_iter().zip(files) {
+                    checked(libc::dup2(from, to))?;
+                }
+                Ok(())
+            });
+        }
+        let child = command::tie_to_us(&mut command)
+            .spawn()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        Ok(Emulator {
+            child,
+            control,
+            console: Console::new(console, echo),
+            complaints: log,
+            time: Time::Virtual(clock),
+            meaning,
+        })
+    }
+
+    /// In the form of bochsrc.
+    pub fn config(&self) -> String {
+        let Machine { exact, pcpus, smt, mem_mib, bios, vga_bios } = self;
+        let (cores, threads) = if *smt { (pcpus / 2, 2) } else { (*pcpus, 1) };
+        let (model, ips) = (exact.cpu.model(), u64::from(exact.mips) * 1_000_000);
+        format!(
+            "display_library: nogui\n\
+             romimage: file=\"{}\"\n\
+             vgaromimage: file=\"{}\"\n\
+             cpu: model={model}, count=1:{cores}:{threads}, ips={ips}, quantum={QUANTUM}, \
+             reset_on_triple_fault=1, ignore_bad_msrs=1\n\
+             memory: guest={mem_mib}, host={mem_mib}\n\
+             clock: sync=none, time0={BOOT_TIME}\n\
+             vga: realtime=0\n\
+             speaker: enabled=0\n\
+             ata0-master: type=cdrom, path={}, status=inserted\n\
+             boot: cdrom\n\
+             com1: enabled=1, mode=file, dev={}\n\
+             log: {}\n\
+             panic: action=fatal\n\
+             error: action=ignore\n\
+             info: action=ignore\n\
+             debug: action=ignore\n",
+            bios.display(),
+            vga_bios.display(),
+            at(MEDIUM),
+            at(CONSOLE),
+            at(LOG),
+        )
+    }
+}
+
+/// Whether the emulator ended because it was told to save the host, and did.
+pub fn saved(status: ExitStatus) -> bool {
+    status.code() == Some(SAVED)
+}
+
+fn meaning(status: ExitStatus) -> Option<&'static str> {
+    match status.code()? {
+        SAVED => Some("the host was saved"),
+        NOT_SAVED => Some("the host could not be saved: is the cache's disk full?"),
+        RESET => Some("the host was switched off or restarted"),
+        _ => None,
+    }
+}
+
+fn at(fd: RawFd) -> String {
+    format!("/dev/fd/{fd}")
+}
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A host that is emulated instruction by instruction, by Bochs: virtual time passes by
+//! instructions alone, so that the same inputs give the same run on any machine. A host is booted
+//! once, saved, and restored for each run.
+
+mod bochs;
+mod machine;
+mod medium;
+mod saved;
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+pub(crate) use bochs::Bochs;
+pub(crate) use machine::{Machine, Start, saved};
+pub(crate) use medium::Tools;
+pub(crate) use saved::{Inputs, NEEDED_MIB, Saved, make_room};
+
+/// The most pCPUs: more were never tried.
+pub const MAX_PCPUS: u32 = 16;
+
+/// What an exact host is, beyond what every host is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exact {
+    pub cpu: Cpu,
+    /// Million instructions a virtual second and pCPU, 10 to 4000.
+    pub mips: u32,
+}
+
+impl Default for Exact {
+    fn default() -> Self {
+        Exact { cpu: Cpu::Intel, mips: 100 }
+    }
+}
+
+/// A CPU that the emulator has, by what KVM makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cpu {
+    /// VMX with EPT, PAUSE-loop exits and the preemption timer; no APICv (Broadwell)
+    Intel,
+    /// The same with APICv and posted interrupts (Ice Lake)
+    IntelApicv,
+    /// SVM with NPT and the PAUSE filter; no AVIC (Zen)
+    Amd,
+}
+
+impl Cpu {
+    /// The emulator's name for it. Broadwell has no CPUID leaf 0x15 that would claim a TSC
+    /// frequency other than the emulated one.
+    fn model(self) -> &'static str {
+        match self {
+            Cpu::Intel => "broadwell_ult",
+            Cpu::IntelApicv => "corei7_icelake_u",
+            Cpu::Amd => "ryzen",
+        }
+    }
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cpu::Intel => "intel",
+            Cpu::IntelApicv => "intel-apicv",
+            Cpu::Amd => "amd",
+        })
+    }
+}
+
+/// The host kernel's. The emulated TSC counts the virtual time, on all pCPUs; no watchdog or
+/// calibration need doubt it. Addresses that are not random keep profiles readable.
+pub(crate) fn command_line(more: &str) -> String {
+    let fixed = "console=ttyS0 panic=-1 mitigations=off tsc=reliable nokaslr no_timer_check";
+    format!("{fixed} {more}").trim_end().to_string()
+}

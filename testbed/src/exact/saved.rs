@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Saved machines, in the cache: each under a hash of all that it was made from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::cache::Cache;
+use crate::hash;
+use crate::wire::Hello;
+
+const PREFIX: &str = "exact-host-";
+
+/// One has as many MiB on disk as the host has used memory: a quarter of a GiB at least.
+const KEPT: usize = 6;
+pub const NEEDED_MIB: u64 = 2048;
+
+/// Rises when what is saved changes its form.
+const EDITION: u32 = 1;
+
+/// The file in a saved machine that is ours.
+const NOTE: &str = "baton.json";
+
+/// What a run on an exact host depends on, as SHA-256 hashes: two runs with equal inputs give the
+/// same bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inputs {
+    pub emulator: String,
+    pub machine: String,
+    pub kernel: String,
+    pub image: String,
+}
+
+/// What is written beside a saved machine.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    hello: Hello,
+    /// Of the host, in microseconds since it was switched on.
+    time_us: u64,
+    inputs: Inputs,
+}
+
+/// A saved machine.
+pub struct Saved {
+    pub dir: PathBuf,
+    pub hello: Hello,
+    pub time: Duration,
+}
+
+impl Inputs {
+    /// The cache's name for the machine that is made from these.
+    pub fn name(&self) -> String {
+        let Inputs { emulator, machine, kernel, image } = self;
+        let all = hash::texts(&[&EDITION.to_string(), emulator, machine, kernel, image]);
+        format!("{PREFIX}{}", hash::short(&all))
+    }
+}
+
+impl Saved {
+    /// Completes what the emulator wrote to `dir`.
+    pub fn note(dir: &Path, hello: &Hello, time: Duration, inputs: &Inputs) -> Result<()> {
+        let note =
+            Note { hello: hello.clone(), time_us: time.as_micros() as u64, inputs: inputs.clone() };
+        let text = serde_json::to_string_pretty(&note)?;
+        fs::write(dir.join(NOTE), text).context("cannot write to the cache")
+    }
+
+    /// What is in the cache under this name. Marks it as used.
+    ///
+    /// Errors: it cannot be read, or was written by another version.
+    pub fn open(dir: PathBuf) -> Result<Saved> {
+        let text = fs::read_to_string(dir.join(NOTE))
+            .with_context(|| format!("the saved host {} is damaged: remove it", dir.display()))?;
+        let note: Note = serde_json::from_str(&text)
+            .with_context(|| format!("the saved host {} is damaged: remove it", dir.display()))?;
+        if let Ok(file) = fs::File::open(dir.join(NOTE)) {
+            let _ = file.set_modified(SystemTime::now()); // it is only forgotten sooner otherwise
+        }
+        Ok(Saved { hello: note.hello, time: Duration::from_micros(note.time_us), dir })
+    }
+}
+
+/// Removes all but the newest; one more is about to be made.
+pub fn make_room(cache: &Cache) -> Result<()> {
+    let mut all: Vec<(SystemTime, String)> = cache
+        .names()?
+        .into_iter()
+        .filter(|name| name.starts_with(PREFIX))
+        .map(|name| {
+            let used = cache.get(&name).and_then(|dir| dir.join(NOTE).metadata().ok());
+            (used.and_then(|data| data.modified().ok()).unwrap_or(SystemTime::UNIX_EPOCH), name)
+        })
+        .collect();
+    all.sort();
+    for (_, name) in all.iter().rev().skip(KEPT - 1) {
+        cache.remove(name)?;
+    }
+    Ok(())
+}
