@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use baton_output::{OutFile, note, open_all, say};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
+use baton_testbed::exact;
 use baton_testbed::experiment::Experiment;
 use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
@@ -132,13 +133,14 @@ fn try_measure(
     let mut kernel = String::new();
     let mut records: Vec<Record> = Vec::new();
     let mut unwritten = Ok(());
-    let mut session = HostSession::new(options);
-    let ended = ab::conduct(experiment, &mut session, &mut |notice| {
+    let mut inputs = None;
+    let mut watch = |notice: Notice| {
         progress.notice(&notice);
         match notice {
             Notice::Event(Event::HostUp { kernel: release }) => kernel.clone_from(release),
             Notice::Recorded(record) => {
                 records.push(record.clone());
+                records.sort_by_key(|record| record.run.id); // several may run at once
                 let report = Report::new(experiment, &kernel, &records);
                 unwritten = match &json {
                     Some(file) => in_json(&report).and_then(|text| file.keep(&text)),
@@ -147,9 +149,15 @@ fn try_measure(
             }
             Notice::Event(_) | Notice::Retry(_) => {}
         }
-    });
+    };
+    let ended = match &options.exact {
+        Some(_) => {
+            exact::conduct(experiment, &options, &mut watch).map(|found| inputs = Some(found))
+        }
+        None => ab::conduct(experiment, &mut HostSession::new(options), &mut watch),
+    };
     progress.finish();
-    let report = Report::new(experiment, &kernel, &records);
+    let report = Report { inputs, ..Report::new(experiment, &kernel, &records) };
     if !records.is_empty() {
         let told = say(&table::render(&report));
         save(&report, json.as_ref(), svg.as_ref()).and(unwritten).and(told).map_err(Stop::Setup)?;

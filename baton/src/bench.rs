@@ -229,7 +229,7 @@ fn measure(bench: &Bench) -> Result<bool> {
         bail!("not all could be measured, see above");
     }
     if bench.measured {
-        let measured = reports[0].1.measured().ok_or_else(|| anyhow!("no throughput measured"))?;
+        let measured = reports[0].1.measured().ok_or_else(|| anyhow!("nothing measured"))?;
         say(&(serde_json::to_string(&measured)? + "\n"))?;
     }
     Ok(false)

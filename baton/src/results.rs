@@ -2,6 +2,7 @@
 //! From runs to figures: what an experiment's report says, as far as it has got.
 
 use baton_testbed::ab::{Reached, Record};
+use baton_testbed::exact::Inputs;
 use baton_testbed::experiment::Experiment;
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use baton_testbed::stats::{jain, median, paired_ratio, range, spread};
@@ -11,6 +12,9 @@ use serde::{Serialize, Serializer};
 pub struct Report {
     /// Release of the host's kernel; empty until a host was up.
     pub kernel: String,
+    /// What the figures depend on, where they are from exact hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Inputs>,
     /// All figures are from software emulation: compare them with each other only.
     pub emulated: bool,
     pub pcpus: u32,
@@ -116,6 +120,7 @@ impl Report {
         let row = |index| Row::new(experiment, index, records);
         Report {
             kernel: kernel.to_string(),
+            inputs: None,
             emulated: true,
             pcpus: experiment.pcpus,
             vms: experiment.vms,
@@ -158,13 +163,17 @@ impl Row {
             alone.iter().find(|(of, _)| *of == repetition).map(|(_, rate)| rate * scale)
         };
         let rates: Vec<f64> = alone.iter().map(|(_, rate)| *rate).collect();
+        let own: Vec<f64> = records.iter().filter_map(|record| own_ideal(record)).collect();
 
         let runs_of = |name: &str| -> Vec<Outcome> {
             let of = |r: &&&Record| !r.run.alone && r.run.scheduler.name == name;
             records
                 .iter()
                 .filter(of)
-                .map(|record| Outcome::new(record, ideal_of(record.run.repetition)))
+                .map(|record| {
+                    let ideal = own_ideal(record).or_else(|| ideal_of(record.run.repetition));
+                    Outcome::new(record, ideal)
+                })
                 .collect()
         };
         let kernel = runs_of(KERNEL_SCHEDULER);
@@ -175,14 +184,20 @@ impl Row {
         });
         Some(Row {
             name: workload.name.clone(),
-            unit: workload.unit.clone(),
+            unit: unit(&records).unwrap_or_else(|| workload.unit.clone()),
             vms,
             active_vms,
-            ideal: median(&rates).map(|rate| rate * scale),
+            ideal: median(&own).or_else(|| median(&rates).map(|rate| rate * scale)),
             schedulers: cells.collect(),
             alone: rates,
         })
     }
+}
+
+/// The bench knows what it counts, the experiment does not.
+fn unit(records: &[&Record]) -> Option<String> {
+    let reached = records.iter().find_map(|record| record.outcome.as_ref().ok())?;
+    Some(reached.vms.first()?.unit.clone())
 }
 
 /// Repetitions of which every run has an outcome.
@@ -196,13 +211,26 @@ fn total(reached: &Reached) -> f64 {
     reached.vms.iter().map(|vm| vm.rate).sum()
 }
 
+/// A workload on the host may have VMs of its own.
+fn per_vm(reached: &Reached) -> Vec<f64> {
+    match &reached.vms[..] {
+        [one] if !one.per_vm.is_empty() => one.per_vm.clone(),
+        vms => vms.iter().map(|vm| vm.rate).collect(),
+    }
+}
+
+/// What a workload that runs VMs itself says would be ideal.
+fn own_ideal(record: &Record) -> Option<f64> {
+    record.outcome.as_ref().ok()?.vms.first()?.ideal
+}
+
 impl Outcome {
     fn new(record: &Record, ideal: Option<f64>) -> Outcome {
         let repetition = record.run.repetition;
         match &record.outcome {
             Err(error) => Outcome::Failed { repetition, error: error.clone() },
             Ok(reached) => {
-                let per_vm: Vec<f64> = reached.vms.iter().map(|vm| vm.rate).collect();
+                let per_vm = per_vm(reached);
                 let total = total(reached);
                 Outcome::Done {
                     repetition,

@@ -270,13 +270,33 @@ impl Report {
         words.join("; ")
     }
 
-    /// What the VMs did together, of the first throughput here.
+    /// What the VMs did together, of the first measurement here. A latency counts as the number of
+    /// them that fit into a second, at the median of its first series.
     pub fn measured(&self) -> Option<plan::Measured> {
-        let measured = self.measured.iter().find(|measured| measured.is_rate())?;
-        let Gives::Rate(unit) = measured.test.gives else { return None };
+        let measured = self.measured.first()?;
         let seconds = self.options.time.as_secs_f64();
-        let rate = measured.total()?;
-        Some(plan::Measured { rate, unit: unit.into(), ops: (rate * seconds) as u64, seconds })
+        Some(match measured.test.gives {
+            Gives::Rate(unit) => {
+                let rate = measured.total()?;
+                let run = measured.rates.first()?;
+                plan::Measured {
+                    rate,
+                    per_vm: run.per_vm.clone(),
+                    ideal: run.ideal,
+                    ..plan::Measured::new((rate * seconds) as u64, seconds, unit)
+                }
+            }
+            Gives::Latencies(_) => {
+                const NS_A_SECOND: f64 = 1e9;
+                let (_, medians) = measured.series(0);
+                let rate = NS_A_SECOND / median(&medians)?;
+                let unit = format!("{}s/s", measured.test.name);
+                plan::Measured {
+                    rate,
+                    ..plan::Measured::new((rate * seconds) as u64, seconds, &unit)
+                }
+            }
+        })
     }
 
     /// For people.

@@ -9,6 +9,7 @@ use crate::experiment::Experiment;
 use crate::host::{Exec, Host, HostError, HostOptions, Stream};
 use crate::log;
 use crate::plan::{Event, Measured, Plan, Run};
+use crate::wire::ASK;
 
 /// How often a run is tried. Emulation itself loses a guest or the host in up to one run of five,
 /// whatever schedules it, so a scheduler is blamed only for a run that is lost every time.
@@ -161,10 +162,10 @@ pub struct HostSession {
 
 /// The agent gives a sign of life every second, but a scheduler that starves it is thrown out by
 /// the kernel only after up to 30 s, and an RCU stall is told after 21 s: both should be heard.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// On top of each run's own time: a slow start or end of a scheduler, late completions, guests.
-const RUN_GRACE: f64 = 300.0;
+pub(crate) const RUN_GRACE: f64 = 300.0;
 
 impl HostSession {
     pub fn new(options: HostOptions) -> HostSession {
@@ -224,7 +225,7 @@ impl Session for HostSession {
 }
 
 /// Puts a guest's console where people find it, and says where.
-fn keep_console(mut event: Event) -> Event {
+pub(crate) fn keep_console(mut event: Event) -> Event {
     if let Event::Failed { what, console, .. } | Event::Stuck { what, console } = &mut event
         && !console.is_empty()
         && let Ok(log) = log::keep(console.as_bytes())
@@ -234,7 +235,7 @@ fn keep_console(mut event: Event) -> Event {
     event
 }
 
-fn stop(error: HostError) -> Stop {
+pub(crate) fn stop(error: HostError) -> Stop {
     match error {
         HostError::Interrupted => Stop::Interrupted,
         HostError::Setup(error) => Stop::Setup(error),
@@ -245,16 +246,16 @@ fn stop(error: HostError) -> Stop {
 
 /// Puts lines together from the pieces in which they arrive.
 #[derive(Default)]
-struct Lines {
+pub(crate) struct Lines {
     rest: Vec<u8>,
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8], mut on_line: impl FnMut(&str)) {
+    pub fn push(&mut self, bytes: &[u8], mut on_line: impl FnMut(&str)) {
         self.rest.extend_from_slice(bytes);
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            on_line(String::from_utf8_lossy(&line).trim_end());
+            on_line(String::from_utf8_lossy(&line).trim_end().trim_start_matches(char::from(ASK)));
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ impl Emulator {
             }
             Ok(Some(status)) => Some(match (self.meaning)(status) {
                 Some(meaning) => meaning.to_string(),
+                // Its last words are from before the crash.
+                None if status.signal().is_some() => format!("the emulator crashed ({status})"),
                 None => command::last_line(&self.complaints())
                     .map_or_else(|| status.to_string(), str::to_string),
             }),

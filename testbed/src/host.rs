@@ -16,8 +16,7 @@ use tempfile::NamedTempFile;
 use crate::cache::Cache;
 use crate::console::Fault;
 use crate::emulator::Emulator;
-use crate::exact::{self, Exact};
-use crate::hash;
+use crate::exact::{self, Exact, Ready};
 use crate::image;
 use crate::interrupt::{self, Interrupted};
 use crate::kernel::{Kernel, Series};
@@ -82,6 +81,13 @@ pub struct HostOptions {
     pub without_kvm: bool,
     /// An exact host, emulated instruction by instruction, instead of QEMU's.
     pub exact: Option<Exact>,
+}
+
+impl HostOptions {
+    /// What the kernel's command line has more for these.
+    pub(crate) fn append(&self) -> &'static str {
+        if self.without_kvm { "baton.nokvm" } else { "" }
+    }
 }
 
 impl Default for HostOptions {
@@ -287,7 +293,7 @@ impl Host {
     fn boot_once(options: &HostOptions) -> Result<Host, HostError> {
         let host = match &options.exact {
             None => Host::greeted_by(start(options)?)?,
-            Some(exact) => Host::exact(options, exact)?,
+            Some(_) => Ready::get(options)?.restore(0)?,
         };
         let hello = &host.hello;
         let required = [
@@ -303,52 +309,10 @@ impl Host {
         Ok(host)
     }
 
-    /// An exact host: restored, after it was booted and saved if that has not been done.
-    fn exact(options: &HostOptions, exact: &Exact) -> Result<Host, HostError> {
-        let Parts { cache, kernel, initrd, .. } = parts(options)?;
-        let emulator = exact::Bochs::get(&cache)?;
-        let tools = exact::Tools::debian(&cache)?;
-        let machine = exact::Machine {
-            exact: exact.clone(),
-            pcpus: options.pcpus,
-            smt: options.smt,
-            mem_mib: options.mem_mib,
-            bios: tools.bios(),
-            vga_bios: tools.vga_bios(),
-        };
-        let append = if options.without_kvm { "baton.nokvm" } else { "" };
-        let command_line = exact::command_line(append);
-        let inputs = exact::Inputs {
-            emulator: emulator.hash.clone(),
-            machine: hash::texts(&[&machine.config(), &command_line]),
-            kernel: hash::file(&kernel.image)?,
-            image: hash::file(initrd.path())?,
-        };
-        interrupt::check().map_err(|error| HostError::from(anyhow::Error::from(error)))?;
-        let name = inputs.name();
-        if cache.get(&name).is_none() {
-            exact::make_room(&cache)?;
-        }
-        let dir = cache.get_or_make(&name, |dir| {
-            cache.require_free(exact::NEEDED_MIB)?;
-            note("baton: booting the exact host, once: about 2 minutes");
-            let medium = cache.temporary_file()?;
-            tools.medium(medium.path(), &kernel.image, initrd.path(), &command_line)?;
-            let start = exact::Start::Boot { medium: medium.as_file(), save_to: dir };
-            let booting = machine.start(&emulator.program, &start, options.verbose)?;
-            let mut host = Host::greeted_by(booting)?;
-            host.save()?;
-            exact::Saved::note(dir, &host.hello, host.emulator.time.now(), &inputs)
-        })?;
-        let saved = exact::Saved::open(dir)?;
-        let start = exact::Start::Restore { from: &saved.dir, time: saved.time, seed: 0 };
-        let restored = machine.start(&emulator.program, &start, options.verbose)?;
-        Ok(Host::new(restored, saved.hello))
-    }
-
     /// Has the emulator save the host, and end.
-    fn save(&mut self) -> Result<(), HostError> {
+    pub(crate) fn save(&mut self) -> Result<(), HostError> {
         self.queue(&Frame::Save);
+        self.progress = (self.emulator.time.now(), Instant::now());
         loop {
             match self.turn(None) {
                 Ok(_) => {}
@@ -358,14 +322,19 @@ impl Host {
         }
     }
 
+    /// Virtual or real, since some moment before the host was started.
+    pub(crate) fn now(&self) -> Duration {
+        self.emulator.time.now()
+    }
+
     /// A host of which only the emulator runs yet.
-    fn new(emulator: Emulator, hello: Hello) -> Host {
+    pub(crate) fn new(emulator: Emulator, hello: Hello) -> Host {
         let progress = (emulator.time.now(), Instant::now());
         Host { emulator, hello, progress, decoder: Decoder::default(), outbox: Vec::new() }
     }
 
     /// A host that has booted.
-    fn greeted_by(emulator: Emulator) -> Result<Host, HostError> {
+    pub(crate) fn greeted_by(emulator: Emulator) -> Result<Host, HostError> {
         let mut host = Host::new(emulator, Hello::default());
         let deadline = host.emulator.time.now() + BOOT_DEADLINE;
         host.hello = loop {
@@ -401,14 +370,66 @@ impl Host {
             argv: cmd.argv.clone(),
             env: cmd.env.clone(),
             pty: false,
-            live: false,
+            input: wire::Input::Before,
             seed: cmd.seed,
         }));
         for bytes in cmd.stdin.chunks(CHUNK) {
             self.queue(&Frame::Stdin(bytes.to_vec()));
         }
         self.queue(&Frame::Stdin(Vec::new()));
-        self.converse(cmd, Input::None, on_output).map_err(|trouble| self.failed(trouble))
+        self.to_the_end(cmd, Input::None, on_output)
+    }
+
+    /// On an exact host: runs a command that asks for input, until it asks for the first time.
+    ///
+    /// Errors: also if it ends instead.
+    pub(crate) fn begin(
+        &mut self,
+        cmd: &Exec,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<(), HostError> {
+        self.queue(&Frame::Exec(wire::Command {
+            argv: cmd.argv.clone(),
+            env: cmd.env.clone(),
+            pty: false,
+            input: wire::Input::Asked,
+            seed: None,
+        }));
+        self.queue(&Frame::Stdin(cmd.stdin.clone()));
+        self.queue(&Frame::Stdin(Vec::new()));
+        match self.converse(cmd, Input::None, on_output) {
+            Ok(Ended::Asks) => Ok(()),
+            Ok(Ended::Exit(status)) => {
+                let name = cmd.argv.join(" ");
+                Err(HostError::Setup(anyhow!("'{name}' ended on the host ({status})")))
+            }
+            Err(trouble) => Err(self.failed(trouble)),
+        }
+    }
+
+    /// Goes on with a command that has asked: gives it this input, and hears it to its end.
+    pub(crate) fn answer(
+        &mut self,
+        cmd: &Exec,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<i32, HostError> {
+        self.queue(&Frame::Stdin(cmd.stdin.clone()));
+        self.to_the_end(cmd, Input::None, on_output)
+    }
+
+    fn to_the_end(
+        &mut self,
+        cmd: &Exec,
+        input: Input,
+        on_output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<i32, HostError> {
+        loop {
+            match self.converse(cmd, input, on_output) {
+                Ok(Ended::Exit(status)) => return Ok(status),
+                Ok(Ended::Asks) => {}
+                Err(trouble) => return Err(self.failed(trouble)),
+            }
+        }
     }
 
     /// As [`Host::exec`], but the command reads this process's standard input.
@@ -429,10 +450,10 @@ impl Host {
             argv: cmd.argv.clone(),
             env: cmd.env.clone(),
             pty: false,
-            live: true,
+            input: wire::Input::Live,
             seed: None,
         }));
-        self.converse(cmd, Input::Pipe, on_output).map_err(|trouble| self.failed(trouble))
+        self.to_the_end(cmd, Input::Pipe, on_output)
     }
 
     /// A shell on the host, on the user's terminal. Returns its exit status.
@@ -445,16 +466,16 @@ impl Host {
             argv: cmd.argv.clone(),
             env: vec![("TERM".to_string(), term), ("PS1".to_string(), "baton# ".to_string())],
             pty: true,
-            live: true,
+            input: wire::Input::Live,
             seed: None,
         }));
-        let result = self.converse(&cmd, Input::Terminal, &mut |_, bytes| {
+        let result = self.to_the_end(&cmd, Input::Terminal, &mut |_, bytes| {
             use io::Write;
             let mut out = io::stdout();
             let _ = out.write_all(bytes).and_then(|()| out.flush());
         });
         drop(raw);
-        result.map_err(|trouble| self.failed(trouble))
+        result
     }
 
     /// Keeps the console log so far, for a failure that only the caller can see.
@@ -475,13 +496,13 @@ impl Host {
         self.outbox.extend(frame.encode());
     }
 
-    /// Passes output out and input in until the command ends.
+    /// Passes output out and input in until the command ends, or asks.
     fn converse(
         &mut self,
         cmd: &Exec,
         mut input: Input,
         on_output: &mut dyn FnMut(Stream, &[u8]),
-    ) -> Result<i32, Trouble> {
+    ) -> Result<Ended, Trouble> {
         let name = cmd.argv.first().map_or("the command", String::as_str);
         let started = self.emulator.time.now();
         self.progress = (started, Instant::now());
@@ -520,7 +541,8 @@ impl Host {
                     heard = self.emulator.time.now();
                     on_output(Stream::Err, &bytes);
                 }
-                Some(Frame::Exit(status)) => return Ok(status),
+                Some(Frame::Exit(status)) => return Ok(Ended::Exit(status)),
+                Some(Frame::Asks) => return Ok(Ended::Asks),
                 _ => {}
             }
             let now = self.emulator.time.now();
@@ -648,7 +670,14 @@ struct Turn {
     input: bool,
 }
 
+/// Why a conversation with a command is over.
+enum Ended {
+    Exit(i32),
+    Asks,
+}
+
 /// Where a running command's input comes from, beyond what is queued.
+#[derive(Clone, Copy)]
 enum Input {
     None,
     Pipe,
@@ -660,14 +689,14 @@ fn retry(error: &io::Error) -> bool {
 }
 
 /// Kernel, userland and initramfs of a host.
-struct Parts {
-    cache: Cache,
-    userland: Userland,
-    kernel: Kernel,
-    initrd: NamedTempFile,
+pub(crate) struct Parts {
+    pub cache: Cache,
+    pub userland: Userland,
+    pub kernel: Kernel,
+    pub initrd: NamedTempFile,
 }
 
-fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
+pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the emulated host needs an x86-64 machine to run on");
     }
@@ -710,7 +739,7 @@ fn start(options: &HostOptions) -> anyhow::Result<Emulator> {
             pcpus: options.pcpus,
             smt: options.smt,
             mem_mib: options.mem_mib,
-            append: if options.without_kvm { "baton.nokvm" } else { "" },
+            append: options.append(),
             echo: options.verbose,
         },
     )

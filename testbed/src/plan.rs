@@ -72,13 +72,29 @@ pub struct Measured {
     pub unit: String,
     pub ops: u64,
     pub seconds: f64,
+    /// Of each VM, where the workload runs VMs itself; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_vm: Vec<f64>,
+    /// What these VMs would reach together if each had the host alone for its fair share of the
+    /// time, where the workload knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ideal: Option<f64>,
 }
 
 impl Measured {
     /// `ops` in `seconds` (greater than 0).
     pub fn new(ops: u64, seconds: f64, unit: &str) -> Self {
-        Self { rate: ops as f64 / seconds, unit: unit.to_string(), ops, seconds }
+        let (rate, unit) = (ops as f64 / seconds, unit.to_string());
+        Self { rate, unit, ops, seconds, per_vm: Vec::new(), ideal: None }
     }
+}
+
+/// The one run of a prepared host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    pub run: Run,
+    /// Makes the run another than that of another seed.
+    pub seed: u64,
 }
 
 /// What the agent tells while it works.

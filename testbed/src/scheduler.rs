@@ -12,6 +12,9 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+/// Of the CPU times in /proc; USER_HZ is 100 in every x86-64 kernel.
+const TICKS_A_SECOND: f64 = 100.0;
+
 const STATE: &str = "/sys/kernel/sched_ext/state";
 /// Counts the times that a scheduler was enabled.
 const ENABLE_SEQ: &str = "/sys/kernel/sched_ext/enable_seq";
@@ -23,6 +26,10 @@ const STOP: Duration = Duration::from_secs(10);
 const RELEASE: Duration = Duration::from_secs(40);
 /// After a change, tasks settle on their queues and a scheduler finds the guests that are there.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Loading leaves work behind (memory to free, programs to patch): a scheduler is quiet when it uses
+/// less than a twentieth of a CPU. One that never is, is not waited for any longer.
+const QUIET_SHARE: f64 = 0.05;
+const QUIET_BY: Duration = Duration::from_secs(20);
 
 /// A scheduler that is in charge of this host. Dropped, it is killed.
 pub struct Running {
@@ -55,7 +62,7 @@ pub fn start(command: &[String]) -> Result<Running, StartError> {
             Err(error) => return Err(ended(error.to_string())),
         }
         if state() == "enabled" && enable_seq() > before {
-            std::thread::sleep(SETTLE);
+            wait_until_quiet(&child);
             return Ok(Running { child, enabled: before + 1, log });
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -64,6 +71,29 @@ pub fn start(command: &[String]) -> Result<Running, StartError> {
     let _ = child.kill();
     let _ = child.wait();
     Err(StartError::Hung(format!("{name} did not take over in {START:.0?}: {}", last_words(&log))))
+}
+
+/// At least [`SETTLE`].
+fn wait_until_quiet(child: &Child) {
+    let end = Instant::now() + QUIET_BY;
+    let mut used = cpu_ticks(child);
+    while Instant::now() < end {
+        std::thread::sleep(SETTLE);
+        let now = cpu_ticks(child);
+        let share = now.saturating_sub(used) as f64 / TICKS_A_SECOND;
+        if share < QUIET_SHARE * SETTLE.as_secs_f64() {
+            return;
+        }
+        used = now;
+    }
+}
+
+/// The CPU time that the process has used, in user and kernel mode.
+fn cpu_ticks(child: &Child) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    // Its name, in parentheses, may contain spaces.
+    let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 fn spawn(command: &[String]) -> Result<(Child, File)> {

@@ -2,8 +2,8 @@
 //! What the machine outside and the agent on the emulated host say to each other.
 //!
 //! A frame is `kind: u8, length: u32 little endian, payload`. The outside sends `Exec`, `Stdin`,
-//! `Signal`, `Resize` and, to an exact host, `Save`; the agent sends `Hello` once, then `Stdout`, `Stderr` and one `Exit` for
-//! each `Exec`.
+//! `Signal`, `Resize` and, to an exact host, `Save`; the agent sends `Hello` once, then `Stdout`,
+//! `Stderr`, `Asks` and one `Exit` for each `Exec`.
 
 use std::fmt;
 
@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 /// The longest payload that is accepted, in bytes. Longer means that the stream is garbled.
 pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// ASCII's ENQ: a command that prints it asks for input, and is not heard of until that has come.
+pub const ASK: u8 = 5;
 
 /// How much of a byte stream goes into one frame, in bytes.
 pub const CHUNK: usize = 64 << 10;
@@ -41,11 +44,22 @@ pub struct Command {
     pub env: Vec<(String, String)>,
     /// On a terminal of its own; its output then comes as `Stdout`.
     pub pty: bool,
-    /// Input comes while it runs. Otherwise it starts when all of its input has come.
-    pub live: bool,
+    pub input: Input,
     /// Another for each repetition: stirs what the host draws at random, and when the command
     /// starts.
     pub seed: Option<u64>,
+}
+
+/// When a command's input comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// All of it before the command starts.
+    #[default]
+    Before,
+    /// At any time.
+    Live,
+    /// Some before it starts, the rest when it asks, with [`ASK`].
+    Asked,
 }
 
 /// One message, either way.
@@ -61,6 +75,9 @@ pub enum Frame {
         rows: u16,
         cols: u16,
     },
+    /// The running command has printed [`ASK`]: it asks for input. On an exact host time stands
+    /// still until the outside has said something.
+    Asks,
     /// Have the emulator save the host and end. What the outside says next is said to the restored
     /// host.
     Save,
@@ -94,6 +111,7 @@ impl Frame {
             Frame::Resize { rows, cols } => {
                 (b'R', [rows.to_le_bytes(), cols.to_le_bytes()].concat())
             }
+            Frame::Asks => (b'A', Vec::new()),
             Frame::Save => (b'V', Vec::new()),
             Frame::Hello(hello) => (b'H', json(hello)),
             Frame::Stdout(bytes) => (b'O', bytes.clone()),
@@ -119,6 +137,7 @@ impl Frame {
                     cols: u16::from_le_bytes([c0, c1]),
                 }
             }
+            b'A' => Frame::Asks,
             b'V' => Frame::Save,
             b'H' => Frame::Hello(from_json(payload)?),
             b'O' => Frame::Stdout(payload.to_vec()),
@@ -179,13 +198,14 @@ mod tests {
                 argv: vec!["sh".into(), "-c".into(), "echo ü".into()],
                 env: vec![("A".into(), "b=c".into())],
                 pty: true,
-                live: false,
+                input: Input::Asked,
                 seed: Some(u64::MAX),
             }),
             Frame::Stdin(vec![]),
             Frame::Stdin(vec![0, 255, b'\n']),
             Frame::Signal(15),
             Frame::Resize { rows: 24, cols: 80 },
+            Frame::Asks,
             Frame::Save,
             Frame::Hello(Hello {
                 release: "7.3.4".into(),

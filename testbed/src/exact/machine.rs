@@ -58,8 +58,8 @@ pub enum Start<'a> {
     /// Boot from this medium, and be ready to be saved to this directory.
     Boot { medium: &'a File, save_to: &'a Path },
     /// Go on where a machine was saved. The directory, the virtual time then, and what RDRAND gives
-    /// from here on.
-    Restore { from: &'a Path, time: Duration, seed: u64 },
+    /// from here on; where it can be saved again.
+    Restore { from: &'a Path, time: Duration, seed: u64, save_to: Option<PathBuf> },
 }
 
 impl Machine {
@@ -81,7 +81,10 @@ impl Machine {
                 command.args(["-q", "-f", &at(CONFIG)]);
                 (*medium, Duration::ZERO)
             }
-            Start::Restore { from, time, seed } => {
+            Start::Restore { from, time, seed, save_to } => {
+                if let Some(dir) = save_to {
+                    command.env("BATON_SAVE", dir);
+                }
                 command.env("BX_RANDOM_SEED", seed.to_string());
                 command.arg("-q").arg("-r").arg(from);
                 (&nothing, *time)

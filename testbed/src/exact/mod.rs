@@ -4,18 +4,23 @@
 //! once, saved, and restored for each run.
 
 mod bochs;
+mod conduct;
 mod machine;
 mod medium;
+mod ready;
 mod saved;
 
 use std::fmt;
 
 use clap::ValueEnum;
 
-pub(crate) use bochs::Bochs;
-pub(crate) use machine::{Machine, Start, saved};
-pub(crate) use medium::Tools;
-pub(crate) use saved::{Inputs, NEEDED_MIB, Saved, make_room};
+use bochs::Bochs;
+pub use conduct::conduct;
+pub(crate) use machine::saved;
+use machine::{Machine, Start};
+use medium::Tools;
+pub use ready::Ready;
+pub use saved::Inputs;
 
 /// The most pCPUs: more were never tried.
 pub const MAX_PCPUS: u32 = 16;
@@ -30,7 +35,7 @@ pub struct Exact {
 
 impl Default for Exact {
     fn default() -> Self {
-        Exact { cpu: Cpu::Intel, mips: 100 }
+        Exact { cpu: Cpu::Intel, mips: 1000 }
     }
 }
 
@@ -67,9 +72,12 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// The host kernel's. The emulated TSC counts the virtual time, on all pCPUs; no watchdog or
-/// calibration need doubt it. Addresses that are not random keep profiles readable.
-pub(crate) fn command_line(more: &str) -> String {
-    let fixed = "console=ttyS0 panic=-1 mitigations=off tsc=reliable nokaslr no_timer_check";
-    format!("{fixed} {more}").trim_end().to_string()
+/// The host kernel's. The emulated TSC counts instructions, on all pCPUs: its frequency is the speed
+/// of the emulation, whatever CPUID of the emulated model says. Addresses that are not random keep
+/// profiles readable.
+fn command_line(mips: u32, more: &str) -> String {
+    let khz = u64::from(mips) * 1000;
+    let fixed =
+        "console=ttyS0 panic=-1 mitigations=off tsc=reliable nokaslr no_timer_check loglevel=5";
+    format!("{fixed} tsc_early_khz={khz} {more}").trim_end().to_string()
 }

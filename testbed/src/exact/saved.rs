@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
 use crate::hash;
+use crate::host::{Host, HostError};
 use crate::wire::Hello;
 
 const PREFIX: &str = "exact-host-";
 
 /// One has as many MiB on disk as the host has used memory: a quarter of a GiB at least.
 const KEPT: usize = 6;
-pub const NEEDED_MIB: u64 = 2048;
+const NEEDED_MIB: u64 = 2048;
 
 /// Rises when what is saved changes its form.
 const EDITION: u32 = 1;
@@ -32,6 +33,8 @@ pub struct Inputs {
     pub machine: String,
     pub kernel: String,
     pub image: String,
+    /// What was done on the host before it was saved.
+    pub prepared: Vec<String>,
 }
 
 /// What is written beside a saved machine.
@@ -46,6 +49,7 @@ struct Note {
 /// A saved machine.
 pub struct Saved {
     pub dir: PathBuf,
+    pub inputs: Inputs,
     pub hello: Hello,
     pub time: Duration,
 }
@@ -53,38 +57,57 @@ pub struct Saved {
 impl Inputs {
     /// The cache's name for the machine that is made from these.
     pub fn name(&self) -> String {
-        let Inputs { emulator, machine, kernel, image } = self;
-        let all = hash::texts(&[&EDITION.to_string(), emulator, machine, kernel, image]);
+        let Inputs { emulator, machine, kernel, image, prepared } = self;
+        let edition = EDITION.to_string();
+        let mut all = vec![edition.as_str(), emulator, machine, kernel, image];
+        all.extend(prepared.iter().map(String::as_str));
+        let all = hash::texts(&all);
         format!("{PREFIX}{}", hash::short(&all))
     }
 }
 
-impl Saved {
-    /// Completes what the emulator wrote to `dir`.
-    pub fn note(dir: &Path, hello: &Hello, time: Duration, inputs: &Inputs) -> Result<()> {
-        let note =
-            Note { hello: hello.clone(), time_us: time.as_micros() as u64, inputs: inputs.clone() };
+/// The machine that is made from these inputs, by `make` in an empty directory if it is not in the
+/// cache yet. `make` returns the host that it saved.
+pub fn get_or_make(
+    cache: &Cache,
+    inputs: &Inputs,
+    make: impl FnOnce(&Path) -> Result<Host, HostError>,
+) -> Result<Saved, HostError> {
+    let name = inputs.name();
+    if cache.get(&name).is_none() {
+        make_room(cache)?;
+    }
+    let dir = cache.get_or_make(&name, |dir| {
+        cache.require_free(NEEDED_MIB)?;
+        let host = make(dir)?;
+        let note = Note {
+            hello: host.hello().clone(),
+            time_us: host.now().as_micros() as u64,
+            inputs: inputs.clone(),
+        };
         let text = serde_json::to_string_pretty(&note)?;
         fs::write(dir.join(NOTE), text).context("cannot write to the cache")
-    }
+    })?;
+    Ok(open(dir)?)
+}
 
-    /// What is in the cache under this name. Marks it as used.
-    ///
-    /// Errors: it cannot be read, or was written by another version.
-    pub fn open(dir: PathBuf) -> Result<Saved> {
-        let text = fs::read_to_string(dir.join(NOTE))
-            .with_context(|| format!("the saved host {} is damaged: remove it", dir.display()))?;
-        let note: Note = serde_json::from_str(&text)
-            .with_context(|| format!("the saved host {} is damaged: remove it", dir.display()))?;
-        if let Ok(file) = fs::File::open(dir.join(NOTE)) {
-            let _ = file.set_modified(SystemTime::now()); // it is only forgotten sooner otherwise
-        }
-        Ok(Saved { hello: note.hello, time: Duration::from_micros(note.time_us), dir })
+/// Reads what is in the cache, and marks it as used.
+///
+/// Errors: it cannot be read, or was written by another version.
+fn open(dir: PathBuf) -> Result<Saved> {
+    let file = dir.join(NOTE);
+    let read = || -> Result<Note> { Ok(serde_json::from_str(&fs::read_to_string(&file)?)?) };
+    let Note { hello, time_us, inputs } = read().with_context(|| {
+        format!("the saved host {} is damaged: remove that directory", dir.display())
+    })?;
+    if let Ok(file) = fs::File::open(&file) {
+        let _ = file.set_modified(SystemTime::now()); // it is only forgotten sooner otherwise
     }
+    Ok(Saved { dir, inputs, hello, time: Duration::from_micros(time_us) })
 }
 
 /// Removes all but the newest; one more is about to be made.
-pub fn make_room(cache: &Cache) -> Result<()> {
+fn make_room(cache: &Cache) -> Result<()> {
     let mut all: Vec<(SystemTime, String)> = cache
         .names()?
         .into_iter()

@@ -4,12 +4,14 @@
 //! the guests useless, and any failure under the kernel's own scheduler, this ends, and the runner
 //! starts it again with the runs that are left.
 
-use std::io::{Write, stdin, stdout};
+use std::io::{BufRead, Write, stdin, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use baton_testbed::plan::{Event, Measured, Plan, Run};
+use baton_testbed::plan::{Event, Measured, Plan, Run, Step};
+use baton_testbed::wire::ASK;
 
+use crate::seed;
 use crate::spins;
 use crate::vms::{self, Trouble, Vms};
 use crate::work;
@@ -51,6 +53,33 @@ pub fn run() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// As [`run`], in two steps: a host can be saved between them. The plan is one line of standard
+/// input, the step another.
+pub fn prepare() -> Result<()> {
+    let mut lines = stdin().lock().lines();
+    let mut line = || lines.next().context("standard input ended")?.context("cannot read");
+    let plan: Plan = serde_json::from_str(&line()?).context("bad plan")?;
+    let run = plan.runs.first().context("a plan without a run")?;
+    if let Err(error) = spins::count() {
+        eprintln!("PAUSE-loop exits are not counted: {error:#}");
+    }
+    let mut host = Host { plan: &plan, scheduler: None, vms: None };
+    if let Err(Trouble { what, guest }) = host.prepare(run) {
+        return tell(&Event::Stuck { what, console: console(guest) });
+    }
+    if let Err(failed) = host.schedule(run) {
+        return tell(&failed);
+    }
+    let mut out = stdout().lock();
+    out.write_all(&[ASK])?;
+    out.flush()?;
+    drop(out);
+    let step: Step = serde_json::from_str(&line()?).context("bad step")?;
+    seed::stir(step.seed);
+    tell(&Event::Started { run: step.run.id })?;
+    tell(&host.perform(&step.run))
 }
 
 /// One event, one line, at once.
@@ -97,18 +126,27 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// Starts the scheduler if it is not there yet, and runs the workload.
-    fn perform(&mut self, run: &Run) -> Event {
-        let failed =
-            |what, hung, guest| Event::Failed { run: run.id, what, hung, console: console(guest) };
+    /// Starts the scheduler if it is not there yet.
+    fn schedule(&mut self, run: &Run) -> Result<(), Event> {
+        let failed = |what, hung| Event::Failed { run: run.id, what, hung, console: String::new() };
         let command = &run.scheduler.command;
         if !command.is_empty() && self.scheduler.is_none() {
             match scheduler::start(command) {
                 Ok(running) => self.scheduler = Some((command.clone(), running)),
-                Err(StartError::Ended(what)) => return failed(what, false, None),
-                Err(StartError::Hung(what)) => return failed(what, true, None),
+                Err(StartError::Ended(what)) => return Err(failed(what, false)),
+                Err(StartError::Hung(what)) => return Err(failed(what, true)),
             }
         }
+        Ok(())
+    }
+
+    /// Runs the workload under its scheduler.
+    fn perform(&mut self, run: &Run) -> Event {
+        if let Err(event) = self.schedule(run) {
+            return event;
+        }
+        let failed =
+            |what, hung, guest| Event::Failed { run: run.id, what, hung, console: console(guest) };
         let spins_before = spins::total();
         let start = Instant::now();
         let reached = self.work(run);

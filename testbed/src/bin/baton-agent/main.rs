@@ -34,7 +34,11 @@ enum Role {
     /// First process of a guest.
     Guest,
     /// Performs the plan on standard input and prints events.
-    Experiment,
+    Experiment {
+        /// Prepares for the plan's only run, asks, and performs the step that comes then.
+        #[arg(long)]
+        prepare: bool,
+    },
     /// Does one workload's work.
     Work(work::Work),
     /// Loads a kernel module.
@@ -48,7 +52,8 @@ fn main() -> ExitCode {
     let done = match Cli::parse().role {
         Role::Init => init::run(),
         Role::Guest => guest::run(),
-        Role::Experiment => experiment::run(),
+        Role::Experiment { prepare: false } => experiment::run(),
+        Role::Experiment { prepare: true } => experiment::prepare(),
         Role::Work(work) => work::run(&work),
         Role::Insmod { file } => init::insert(&file),
     };

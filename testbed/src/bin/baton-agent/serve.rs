@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use baton_testbed::wire::{self, CHUNK, Decoder, Frame, Hello};
+use baton_testbed::wire::{self, ASK, CHUNK, Decoder, Frame, Hello, Input};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -92,7 +92,9 @@ struct Running {
     /// What it has not read yet, and whether more may come.
     inbox: Vec<u8>,
     input_ended: bool,
-    live: bool,
+    input: Input,
+    /// It has asked for input and got none yet.
+    asks: bool,
 }
 
 #[derive(Default)]
@@ -103,17 +105,18 @@ struct Ready {
 
 impl Server {
     fn wait(&self, children: &SignalFd) -> Result<Ready> {
-        let live = self.running.as_ref().map(|running| running.live);
+        let live = matches!(&self.running, Some(Running { input: Input::Live, .. }));
+        let idle = self.running.as_ref().is_none_or(|running| running.asks);
         let mut timeout = PollTimeout::NONE;
-        match (&self.port, live) {
-            (Port::Io(port), None) if self.outbox.is_empty() => {
+        match &self.port {
+            Port::Io(port) if idle && self.outbox.is_empty() => {
                 port.wait();
                 return Ok(Ready { port: true, gone: false });
             }
-            (Port::Io(_), None) => timeout = PollTimeout::ZERO,
-            (Port::Io(_), Some(true)) => timeout = PollTimeout::from(ASK_MS),
-            // Its input has come whole: time need not stop to look for more.
-            (Port::Io(_), Some(false)) | (Port::Virtio(_), _) => {}
+            Port::Io(_) if idle => timeout = PollTimeout::ZERO,
+            Port::Io(_) if live => timeout = PollTimeout::from(ASK_MS),
+            // Nothing comes that would have to be looked for, or poll(2) tells.
+            Port::Io(_) | Port::Virtio(_) => {}
         }
         let mut port = PollFlags::empty();
         if self.running.as_ref().is_none_or(|running| running.inbox.len() < LIMIT) {
@@ -141,10 +144,10 @@ impl Server {
             Err(error) => return Err(error).context("cannot wait"),
         }
         if let Port::Io(port) = &self.port {
-            if live == Some(true) {
+            if live {
                 port.poll();
             }
-            return Ok(Ready { port: live == Some(true), gone: false });
+            return Ok(Ready { port: live, gone: false });
         }
         let port = fds.last().and_then(PollFd::revents).unwrap_or(PollFlags::empty());
         Ok(Ready {
@@ -172,8 +175,10 @@ impl Server {
 
     fn obey(&mut self, frame: Frame) {
         match (frame, &mut self.running) {
-            (Frame::Exec(command), None) if command.live => self.start(&command, Vec::new()),
-            (Frame::Exec(command), None) => self.pending = Some((command, Vec::new())),
+            (Frame::Exec(command), None) => match command.input {
+                Input::Live => self.start(&command, Vec::new()),
+                Input::Before | Input::Asked => self.pending = Some((command, Vec::new())),
+            },
             (Frame::Stdin(bytes), None) => {
                 let Some((command, mut input)) = self.pending.take() else { return };
                 if bytes.is_empty() {
@@ -183,13 +188,14 @@ impl Server {
                     self.pending = Some((command, input));
                 }
             }
-            (Frame::Save, None) => {
+            (Frame::Save, _) => {
                 if let Port::Io(port) = &self.port {
                     port.save();
                 }
             }
             (Frame::Stdin(bytes), Some(running)) => {
                 running.input_ended |= bytes.is_empty();
+                running.asks = false;
                 running.inbox.extend(bytes);
             }
             (Frame::Signal(number), Some(running)) => {
@@ -214,7 +220,7 @@ impl Server {
         match start(command) {
             Ok(mut running) => {
                 running.inbox = input;
-                running.input_ended = !command.live;
+                running.input_ended = command.input == Input::Before;
                 self.running = Some(running);
             }
             Err(error) => {
@@ -232,8 +238,13 @@ impl Server {
         let Some(mut running) = self.running.take() else { return };
         running.feed();
         if self.outbox.len() < LIMIT {
-            self.drain_one(&mut running.stdout, Frame::Stdout);
             self.drain_one(&mut running.stderr, Frame::Stderr);
+            let end = self.outbox.len();
+            self.drain_one(&mut running.stdout, Frame::Stdout);
+            if running.input == Input::Asked && self.outbox[end..].last() == Some(&ASK) {
+                running.asks = true;
+                self.say(&Frame::Asks);
+            }
         }
         self.running = Some(running);
     }
@@ -342,8 +353,16 @@ fn start(command: &wire::Command) -> io::Result<Running> {
         fcntl(file, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     }
     let pid = Pid::from_raw(spawned.id() as i32);
-    let live = command.live;
-    Ok(Running { pid, stdin, stdout, stderr, inbox: Vec::new(), input_ended: false, live })
+    Ok(Running {
+        pid,
+        stdin,
+        stdout,
+        stderr,
+        inbox: Vec::new(),
+        input_ended: false,
+        input: command.input,
+        asks: false,
+    })
 }
 
 fn resize(terminal: &File, rows: u16, cols: u16) {

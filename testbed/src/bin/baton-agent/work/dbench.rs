@@ -27,7 +27,7 @@ pub fn run(time: Duration) -> Result<Measured> {
     }
     let rate = throughput(&said).context("dbench does not tell its throughput")?;
     let seconds = seconds as f64;
-    Ok(Measured { rate, unit: "MB/s".into(), ops: (rate * seconds) as u64, seconds })
+    Ok(Measured { rate, ..Measured::new((rate * seconds) as u64, seconds, "MB/s") })
 }
 
 /// Of the line `Throughput 1349.75 MB/sec  2 clients  2 procs  max_latency=14.300 ms`.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Conducts an experiment on exact hosts. Each run has a host of its own, restored where guests and
+//! scheduler are ready: it depends on its inputs and its seed alone, so that several run at a time
+//! and none is tried twice.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use super::{Inputs, Ready};
+use crate::ab::{Lines, Notice, RUN_GRACE, Reached, Record, SILENCE, Stop, keep_console, stop};
+use crate::experiment::Experiment;
+use crate::host::{Exec, HostOptions, Stream};
+use crate::plan::{Event, Plan, Run, Step};
+
+/// Performs the whole experiment and tells what it depends on. A run that fails is a result.
+pub fn conduct(
+    experiment: &Experiment,
+    options: &HostOptions,
+    watch: &mut dyn FnMut(Notice),
+) -> Result<Inputs, Stop> {
+    let base = Ready::get(options).map_err(stop)?;
+    watch(Notice::Event(&Event::HostUp { kernel: base.release().to_string() }));
+    let mut left = experiment.runs();
+    while let Some(first) = left.first().cloned() {
+        // All runs that begin where this one does.
+        let (runs, others): (Vec<Run>, Vec<Run>) = left
+            .into_iter()
+            .partition(|run| run.vms == first.vms && run.scheduler == first.scheduler);
+        left = others;
+        match prepared(&base, &experiment.plan(std::slice::from_ref(&first))) {
+            Ok(ready) => perform_all(&ready, runs, watch)?,
+            Err(Stop::Fault(why)) => {
+                for run in runs {
+                    watch(Notice::Recorded(&Record { run, outcome: Err(why.clone()) }));
+                }
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(base.inputs().clone())
+}
+
+/// The host with the guests and the scheduler of the plan's only run.
+fn prepared(base: &Ready, plan: &Plan) -> Result<Ready, Stop> {
+    let Some(run) = plan.runs.first() else { return Err(Stop::Fault("an empty plan".into())) };
+    let Plan { vcpus_per_vm, vm_mem_mib, vm_cmdline, weights, runs: _ } = plan;
+    let guests = (run.vms > 0).then_some((run.vms, vcpus_per_vm, vm_mem_mib, vm_cmdline, weights));
+    let what = serde_json::to_string(&(guests, &run.scheduler.command))
+        .map_err(|error| Stop::Setup(error.into()))?;
+    let mut text = serde_json::to_vec(plan).map_err(|error| Stop::Setup(error.into()))?;
+    text.push(b'\n');
+    let mut failed = None;
+    let ready = base.prepared(&what, |host| {
+        let mut exec = exec(run);
+        exec.stdin = text;
+        let mut events = Lines::default();
+        host.begin(&exec, &mut |stream, bytes| {
+            if stream == Stream::Out {
+                events.push(bytes, |line| failed = failure(line));
+            }
+        })
+    });
+    ready.map_err(|error| match failed {
+        Some(what) => Stop::Fault(what),
+        None => stop(error),
+    })
+}
+
+/// Why the agent could not do what it was asked for.
+fn failure(line: &str) -> Option<String> {
+    match keep_console(serde_json::from_str(line).ok()?) {
+        Event::Failed { what, .. } | Event::Stuck { what, .. } => Some(what),
+        _ => None,
+    }
+}
+
+/// As many at a time as this machine has CPUs.
+fn perform_all(ready: &Ready, runs: Vec<Run>, watch: &mut dyn FnMut(Notice)) -> Result<(), Stop> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+    let queue = Mutex::new(VecDeque::from(runs));
+    let next = || queue.lock().ok()?.pop_front();
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                while let Some(run) = next() {
+                    let _ = tell.send(Told::Started(run.id));
+                    let ended = perform(ready, &run);
+                    let stopped = ended.is_err();
+                    if tell.send(Told::Ended(run, ended)).is_err() || stopped {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        let mut stopped = Ok(());
+        for told in told {
+            match told {
+                Told::Started(run) => watch(Notice::Event(&Event::Started { run })),
+                Told::Ended(run, Ok(outcome)) => {
+                    watch(Notice::Recorded(&Record { run, outcome }));
+                }
+                Told::Ended(_, Err(stop)) => {
+                    // The others end after the run that they are at.
+                    if let Ok(mut queue) = queue.lock() {
+                        queue.clear();
+                    }
+                    stopped = Err(stop);
+                }
+            }
+        }
+        stopped
+    })
+}
+
+enum Told {
+    Started(u32),
+    Ended(Run, Result<Result<Reached, String>, Stop>),
+}
+
+fn perform(ready: &Ready, run: &Run) -> Result<Result<Reached, String>, Stop> {
+    // 0 is the seed of hosts that nobody repeats.
+    let seed = u64::from(run.repetition) + 1;
+    let step = Step { run: run.clone(), seed };
+    let mut text = serde_json::to_vec(&step).map_err(|error| Stop::Setup(error.into()))?;
+    text.push(b'\n');
+    let mut exec = exec(run);
+    exec.stdin = text;
+    let mut outcome = Err("the agent ended without a result".to_string());
+    let (mut events, mut errors) = (Lines::default(), Lines::default());
+    let ended = ready.restore(seed).and_then(|mut host| {
+        host.answer(&exec, &mut |stream, bytes| match stream {
+            Stream::Out => events.push(bytes, |line| match serde_json::from_str(line) {
+                Ok(Event::Done { vms, ple_exits, seconds, .. }) => {
+                    outcome = Ok(Reached { vms, ple_exits, seconds });
+                }
+                Ok(_) => {
+                    if let Some(what) = failure(line) {
+                        outcome = Err(what);
+                    }
+                }
+                Err(_) => outcome = Err(format!("unexpected output: {line}")),
+            }),
+            Stream::Err => errors.push(bytes, |line| {
+                if outcome.is_err() {
+                    outcome = Err(line.to_string());
+                }
+            }),
+        })
+    });
+    match ended.map_err(stop) {
+        Ok(_) => Ok(outcome),
+        // That a host dies is what the run shows.
+        Err(Stop::Fault(what)) => Ok(Err(what)),
+        Err(other) => Err(other),
+    }
+}
+
+fn exec(run: &Run) -> Exec {
+    let most = Duration::from_secs_f64(run.seconds * 4.0 + RUN_GRACE);
+    Exec {
+        silence: most.max(SILENCE),
+        ..Exec::new(["baton-agent", "experiment", "--prepare"], most)
+    }
+}

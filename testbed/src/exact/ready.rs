@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! An exact host that is ready to be restored, as often as anybody likes.
+
+use std::path::PathBuf;
+
+use baton_output::note;
+
+use super::saved::{self, Inputs, Saved};
+use super::{Bochs, Machine, Start, Tools, command_line};
+use crate::cache::Cache;
+use crate::hash;
+use crate::host::{Host, HostError, HostOptions, Parts, parts};
+use crate::interrupt;
+
+pub struct Ready {
+    program: PathBuf,
+    machine: Machine,
+    saved: Saved,
+    verbose: bool,
+}
+
+impl Ready {
+    /// Fetches and builds what is missing; boots the host and saves it unless that has been done
+    /// with the same inputs.
+    pub fn get(options: &HostOptions) -> Result<Ready, HostError> {
+        let Parts { cache, kernel, initrd, .. } = parts(options)?;
+        let bochs = Bochs::get(&cache)?;
+        let tools = Tools::debian(&cache)?;
+        let machine = Machine {
+            exact: options.exact.clone().unwrap_or_default(),
+            pcpus: options.pcpus,
+            smt: options.smt,
+            mem_mib: options.mem_mib,
+            bios: tools.bios(),
+            vga_bios: tools.vga_bios(),
+        };
+        let command_line = command_line(machine.exact.mips, options.append());
+        let inputs = Inputs {
+            emulator: bochs.hash.clone(),
+            machine: hash::texts(&[&machine.config(), &command_line]),
+            kernel: hash::file(&kernel.image)?,
+            image: hash::file(initrd.path())?,
+            prepared: Vec::new(),
+        };
+        interrupt::check().map_err(anyhow::Error::from)?;
+        let saved = saved::get_or_make(&cache, &inputs, |dir| {
+            note("baton: booting the exact host, once: 1 to 3 minutes");
+            let medium = cache.temporary_file()?;
+            tools.medium(medium.path(), &kernel.image, initrd.path(), &command_line)?;
+            let start = Start::Boot { medium: medium.as_file(), save_to: dir };
+            let mut host =
+                Host::greeted_by(machine.start(&bochs.program, &start, options.verbose)?)?;
+            host.save()?;
+            Ok(host)
+        })?;
+        Ok(Ready { program: bochs.program, machine, saved, verbose: options.verbose })
+    }
+
+    /// This host, after `prepare` has brought it to where a command on it asks for input, unless
+    /// that has been done; `what` tells one preparation from another.
+    pub(crate) fn prepared(
+        &self,
+        what: &str,
+        prepare: impl FnOnce(&mut Host) -> Result<(), HostError>,
+    ) -> Result<Ready, HostError> {
+        let mut inputs = self.saved.inputs.clone();
+        inputs.prepared.push(what.to_string());
+        let cache = Cache::open()?;
+        let saved = saved::get_or_make(&cache, &inputs, |dir| {
+            let mut host = self.start(0, Some(dir.to_path_buf()))?;
+            prepare(&mut host)?;
+            host.save()?;
+            Ok(host)
+        })?;
+        let (program, machine) = (self.program.clone(), self.machine.clone());
+        Ok(Ready { program, machine, saved, verbose: self.verbose })
+    }
+
+    /// The host as it was saved. The seed is that of RDRAND.
+    pub fn restore(&self, seed: u64) -> Result<Host, HostError> {
+        self.start(seed, None)
+    }
+
+    /// What a run on this host depends on.
+    pub fn inputs(&self) -> &Inputs {
+        &self.saved.inputs
+    }
+
+    /// Of the host's kernel.
+    pub fn release(&self) -> &str {
+        &self.saved.hello.release
+    }
+
+    fn start(&self, seed: u64, save_to: Option<PathBuf>) -> Result<Host, HostError> {
+        let Saved { dir, hello, time, .. } = &self.saved;
+        let start = Start::Restore { from: dir, time: *time, seed, save_to };
+        let restored = self.machine.start(&self.program, &start, self.verbose)?;
+        Ok(Host::new(restored, hello.clone()))
+    }
+}
