@@ -377,7 +377,7 @@ impl Host {
             self.queue(&Frame::Stdin(bytes.to_vec()));
         }
         self.queue(&Frame::Stdin(Vec::new()));
-        self.to_the_end(cmd, Input::None, on_output)
+        self.hear_out(cmd, Input::None, on_output)
     }
 
     /// On an exact host: runs a command that asks for input, until it asks for the first time.
@@ -414,10 +414,10 @@ impl Host {
         on_output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<i32, HostError> {
         self.queue(&Frame::Stdin(cmd.stdin.clone()));
-        self.to_the_end(cmd, Input::None, on_output)
+        self.hear_out(cmd, Input::None, on_output)
     }
 
-    fn to_the_end(
+    fn hear_out(
         &mut self,
         cmd: &Exec,
         input: Input,
@@ -453,7 +453,7 @@ impl Host {
             input: wire::Input::Live,
             seed: None,
         }));
-        self.to_the_end(cmd, Input::Pipe, on_output)
+        self.hear_out(cmd, Input::Pipe, on_output)
     }
 
     /// A shell on the host, on the user's terminal. Returns its exit status.
@@ -469,7 +469,7 @@ impl Host {
             input: wire::Input::Live,
             seed: None,
         }));
-        let result = self.to_the_end(&cmd, Input::Terminal, &mut |_, bytes| {
+        let result = self.hear_out(&cmd, Input::Terminal, &mut |_, bytes| {
             use io::Write;
             let mut out = io::stdout();
             let _ = out.write_all(bytes).and_then(|()| out.flush());

@@ -87,11 +87,11 @@ fn perform_all(ready: &Ready, runs: Vec<Run>, watch: &mut dyn FnMut(Notice)) -> 
             scope.spawn(move || {
                 while let Some(run) = next() {
                     let _ = tell.send(Told::Started(run.id));
-                    let ended = perform(ready, &run);
-                    let stopped = ended.is_err();
-                    if tell.send(Told::Ended(run, ended)).is_err() || stopped {
-                        return;
-                    }
+                    let told = match perform(ready, &run) {
+                        Ok(outcome) => Told::Ended(Box::new(Record { run, outcome })),
+                        Err(stop) => Told::Stopped(stop),
+                    };
+                    let _ = tell.send(told);
                 }
             });
         }
@@ -100,10 +100,8 @@ fn perform_all(ready: &Ready, runs: Vec<Run>, watch: &mut dyn FnMut(Notice)) -> 
         for told in told {
             match told {
                 Told::Started(run) => watch(Notice::Event(&Event::Started { run })),
-                Told::Ended(run, Ok(outcome)) => {
-                    watch(Notice::Recorded(&Record { run, outcome }));
-                }
-                Told::Ended(_, Err(stop)) => {
+                Told::Ended(record) => watch(Notice::Recorded(&record)),
+                Told::Stopped(stop) => {
                     // The others end after the run that they are at.
                     if let Ok(mut queue) = queue.lock() {
                         queue.clear();
@@ -118,7 +116,8 @@ fn perform_all(ready: &Ready, runs: Vec<Run>, watch: &mut dyn FnMut(Notice)) -> 
 
 enum Told {
     Started(u32),
-    Ended(Run, Result<Result<Reached, String>, Stop>),
+    Ended(Box<Record>),
+    Stopped(Stop),
 }
 
 fn perform(ready: &Ready, run: &Run) -> Result<Result<Reached, String>, Stop> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Exact;
+use super::{Cpu, Exact};
 use crate::command;
 use crate::console::Console;
 use crate::emulator::{Emulator, Time};
@@ -25,6 +25,7 @@ const MEDIUM: RawFd = 62;
 const SOCKET: RawFd = 63;
 const CLOCK: RawFd = 64;
 const CONFIG: RawFd = 65;
+const MSRS: RawFd = 66;
 /// Above all of these.
 const ELSEWHERE: RawFd = 100;
 
@@ -40,6 +41,14 @@ const QUANTUM: u32 = 32;
 
 /// 2026-01-01 00:00 UTC: the host's clock starts there, always.
 const BOOT_TIME: u64 = 1_767_225_600;
+
+/// Registers that Bochs' Intel models lack, in the form of its msrs.def: IA32_MISC_ENABLE, with fast
+/// strings and MONITOR on, without BTS and PEBS (or Linux copies memory a word at a time); and
+/// IA32_BIOS_SIGN_ID, a microcode that is newer than every erratum (or Linux does without the TSC
+/// deadline). Address, type, value, reserved and ignored bits, each high and low.
+const INTEL_MSRS: &str = "\
+    1a0 0 00000000 00041801 00000000 00000000 00000000 00000000\n\
+    08b 0 7fffffff 00000000 00000000 00000000 ffffffff ffffffff\n";
 
 /// What is emulated.
 #[derive(Clone, Debug)]
@@ -66,8 +75,11 @@ impl Machine {
     /// Starts the emulator. With `echo`, the host's console goes to standard error too.
     pub fn start(&self, program: &Path, start: &Start, echo: bool) -> Result<Emulator> {
         let temporary = || tempfile::tempfile().context("cannot make a temporary file");
-        let (console, log, clock, config) =
-            (temporary()?, temporary()?, temporary()?, temporary()?);
+        let (console, log, clock, config, msrs) =
+            (temporary()?, temporary()?, temporary()?, temporary()?, temporary()?);
+        if self.exact.cpu != Cpu::Amd {
+            (&msrs).write_all(INTEL_MSRS.as_bytes()).context("cannot write a file")?;
+        }
         let (control, theirs) = UnixStream::pair().context("cannot make a socket")?;
         control.set_nonblocking(true).context("cannot set up a socket")?;
         let nothing = temporary()?;
@@ -100,13 +112,14 @@ impl Machine {
             (theirs.as_raw_fd(), SOCKET),
             (clock.as_raw_fd(), CLOCK),
             (config.as_raw_fd(), CONFIG),
+            (msrs.as_raw_fd(), MSRS),
         ];
         // SAFETY: between fork and exec only fcntl and dup2 are called, which are
         // async-signal-safe.
         unsafe {
             command.pre_exec(move || {
                 // One of the files may be where another has to go.
-                let mut aside = [0; 6];
+                let mut aside = [0; 7];
                 for (place, (from, _)) in aside.iter_mut().zip(files) {
                     *place = checked(libc::fcntl(from, libc::F_DUPFD_CLOEXEC, ELSEWHERE))?;
                 }
@@ -139,7 +152,7 @@ impl Machine {
              romimage: file=\"{}\"\n\
              vgaromimage: file=\"{}\"\n\
              cpu: model={model}, count=1:{cores}:{threads}, ips={ips}, quantum={QUANTUM}, \
-             reset_on_triple_fault=1, ignore_bad_msrs=1\n\
+             reset_on_triple_fault=1, ignore_bad_msrs=1, msrs=\"{}\"\n\
              memory: guest={mem_mib}, host={mem_mib}\n\
              clock: sync=none, time0={BOOT_TIME}\n\
              vga: realtime=0\n\
@@ -154,6 +167,7 @@ impl Machine {
              debug: action=ignore\n",
             bios.display(),
             vga_bios.display(),
+            at(MSRS),
             at(MEDIUM),
             at(CONSOLE),
             at(LOG),
