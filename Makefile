@@ -65,6 +65,7 @@ fuzz: build
 # Boots emulated KVM hosts, one at a time: two pCPUs are all that a small machine has.
 host-test: build
 	@echo "tests on an emulated KVM host (a few minutes)"
+	@$(CARGO) test --release --quiet -p baton --test exact -- --test-threads=1 --nocapture
 	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=1 --nocapture
 
 # An hour of the fuzz rig, and one of mixed load on an emulated host: neither is part of 'make test'.

@@ -72,9 +72,9 @@ pub struct HostArgs {
     /// They are hyper-threads, two a core
     #[arg(long)]
     smt: bool,
-    /// Memory of the host in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1024..))]
-    mem: u32,
+    /// Memory of the host in MiB [default: 4096; 2048 of an exact host]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1024..))]
+    mem: Option<u32>,
     /// Debian's kernel of this series, such as 7.3 [default: the newest with sched_ext]
     #[arg(long, value_name = "SERIES", conflicts_with = "kernel")]
     kernel_series: Option<Series>,
@@ -115,7 +115,7 @@ impl HostArgs {
         HostOptions {
             pcpus: self.pcpus.unwrap_or(2),
             smt: self.smt,
-            mem_mib: self.mem,
+            mem_mib: self.mem.unwrap_or(if self.exact { 2048 } else { 4096 }),
             source: Source {
                 series: self.kernel_series,
                 kernel: self.kernel,

@@ -710,6 +710,10 @@ pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
             options.pcpus
         );
     }
+    if options.exact.is_some() && options.mem_mib > exact::MAX_MIB {
+        let most = exact::MAX_MIB;
+        bail!("{} MiB for an exact host: up to {most} are possible", options.mem_mib);
+    }
     require_memory(u64::from(options.mem_mib) + EMULATOR_MIB)?;
     let cache = Cache::open()?;
     let source = &options.source;

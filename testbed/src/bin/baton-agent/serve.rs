@@ -109,11 +109,11 @@ impl Server {
         let idle = self.running.as_ref().is_none_or(|running| running.asks);
         let mut timeout = PollTimeout::NONE;
         match &self.port {
-            Port::Io(port) if idle && self.outbox.is_empty() => {
+            Port::Io(_) if !self.outbox.is_empty() => timeout = PollTimeout::ZERO,
+            Port::Io(port) if idle => {
                 port.wait();
                 return Ok(Ready { port: true, gone: false });
             }
-            Port::Io(_) if idle => timeout = PollTimeout::ZERO,
             Port::Io(_) if live => timeout = PollTimeout::from(ASK_MS),
             // Nothing comes that would have to be looked for, or poll(2) tells.
             Port::Io(_) | Port::Virtio(_) => {}

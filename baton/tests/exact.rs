@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The exact host: what it gives depends on its inputs alone, and its failures are told apart.
+
+use std::fs;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use baton_testbed::exact::{Exact, MAX_MIB, MAX_PCPUS, Ready};
+use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
+
+/// Times, kernel messages with theirs, exits and two VMs that preempt each other.
+const OBSERVED: &str = "\
+    cat /proc/uptime /proc/interrupts /proc/schedstat; dmesg | tail -n 3
+    baton bench exit-cpuid lock-ticket --vms 2 --repetitions 1 --samples 20 --seconds 0.05 \
+        --json /tmp/figures >/dev/null
+    cat /tmp/figures /proc/uptime";
+
+fn options() -> HostOptions {
+    HostOptions { mem_mib: 1024, exact: Some(Exact::default()), ..HostOptions::default() }
+}
+
+/// One host for all tests: booted at the most once, and restored by each.
+fn ready() -> &'static Ready {
+    static READY: LazyLock<Ready> =
+        LazyLock::new(|| Ready::get(&options()).unwrap_or_else(|error| panic!("{error}")));
+    &READY
+}
+
+/// What the script prints on a host restored for it.
+fn observed(seed: u64, script: &str) -> String {
+    let mut host = ready().restore(seed).unwrap();
+    let exec = Exec {
+        seed: Some(seed),
+        ..Exec::new(["sh", "-e", "-c", script], Duration::from_secs(300))
+    };
+    let mut out = Vec::new();
+    let status = host.exec(&exec, &mut |stream, bytes| match stream {
+        Stream::Out => out.extend_from_slice(bytes),
+        Stream::Err => eprint!("{}", String::from_utf8_lossy(bytes)),
+    });
+    assert_eq!(status.unwrap(), 0);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_run_depends_on_its_seed_alone() {
+    let quiet = observed(1, OBSERVED);
+    assert!(quiet.contains("lock-ticket"), "{quiet}");
+    let over = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+        }
+        let busy = observed(1, OBSERVED);
+        over.store(true, Ordering::Relaxed);
+        busy
+    });
+    assert_eq!(quiet, busy, "the same seed beside two busy loops");
+    assert_ne!(quiet, observed(2, OBSERVED), "another seed");
+}
+
+#[test]
+fn deadlines_are_in_virtual_time() {
+    let mut host = ready().restore(0).unwrap();
+    let ended = host.exec(&Exec::new(["sleep", "1000"], Duration::from_secs(5)), &mut |_, _| {});
+    match ended {
+        Err(HostError::Deadline { what, .. }) => assert!(what.contains("within 5 s"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_ways_of_a_host_to_end_are_told_apart() {
+    let ended = |script: &str, meanwhile: fn()| {
+        let mut host: Host = ready().restore(0).unwrap();
+        let exec = Exec::new(["sh", "-c", script], Duration::from_secs(600));
+        let error = host.exec(&exec, &mut |_, _| meanwhile()).unwrap_err();
+        (matches!(error, HostError::Oops { .. }), error.to_string())
+    };
+    let (oops, text) = ended("echo c > /proc/sysrq-trigger", || {});
+    assert!(oops, "{text}");
+    let (_, text) = ended("poweroff -f", || {});
+    assert!(text.contains("switched off or restarted"), "{text}");
+    let (_, text) = ended("echo up; while :; do :; done", kill_emulator);
+    assert!(text.contains("the emulator crashed"), "{text}");
+}
+
+/// Kills the children of this process: there is one.
+fn kill_emulator() {
+    for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let pid = nix::unistd::Pid::from_raw(child.parse().unwrap());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn what_the_emulator_cannot_do_is_refused() {
+    for (options, words) in [
+        (HostOptions { pcpus: MAX_PCPUS + 1, ..options() }, "1 to 16"),
+        (HostOptions { mem_mib: MAX_MIB + 1, ..options() }, "up to 3584"),
+        (HostOptions { pcpus: 3, smt: true, ..options() }, "even number"),
+    ] {
+        let error = Host::boot(&options).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(words), "{error}");
+    }
+}
