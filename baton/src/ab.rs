@@ -141,23 +141,22 @@ fn try_measure(
             Notice::Recorded(record) => {
                 records.push(record.clone());
                 records.sort_by_key(|record| record.run.id); // several may run at once
-                let report = Report::new(experiment, &kernel, &records);
+                let report = Report::new(experiment, &kernel, inputs.as_ref(), &records);
                 unwritten = match &json {
                     Some(file) => in_json(&report).and_then(|text| file.keep(&text)),
                     None => Ok(()),
                 };
             }
+            Notice::Inputs(found) => inputs = Some(found.clone()),
             Notice::Event(_) | Notice::Retry(_) => {}
         }
     };
     let ended = match &options.exact {
-        Some(_) => {
-            exact::conduct(experiment, &options, &mut watch).map(|found| inputs = Some(found))
-        }
+        Some(_) => exact::conduct(experiment, &options, &mut watch),
         None => ab::conduct(experiment, &mut HostSession::new(options), &mut watch),
     };
     progress.finish();
-    let report = Report { inputs, ..Report::new(experiment, &kernel, &records) };
+    let report = Report::new(experiment, &kernel, inputs.as_ref(), &records);
     if !records.is_empty() {
         let told = say(&table::render(&report));
         save(&report, json.as_ref(), svg.as_ref()).and(unwritten).and(told).map_err(Stop::Setup)?;

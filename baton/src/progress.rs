@@ -48,7 +48,7 @@ impl Progress {
             }
             Notice::Recorded(record) => self.recorded(record),
             Notice::Retry(why) => self.say(&format!("{why}; trying once more")),
-            Notice::Event(_) => {}
+            Notice::Event(_) | Notice::Inputs(_) => {}
         }
         self.show();
     }

@@ -116,11 +116,16 @@ fn as_map<S: Serializer>(cells: &[(String, Cell)], serializer: S) -> Result<S::O
 
 impl Report {
     /// The report on the runs so far.
-    pub fn new(experiment: &Experiment, kernel: &str, records: &[Record]) -> Report {
+    pub fn new(
+        experiment: &Experiment,
+        kernel: &str,
+        inputs: Option<&Inputs>,
+        records: &[Record],
+    ) -> Report {
         let row = |index| Row::new(experiment, index, records);
         Report {
             kernel: kernel.to_string(),
-            inputs: None,
+            inputs: inputs.cloned(),
             emulated: true,
             pcpus: experiment.pcpus,
             vms: experiment.vms,
@@ -352,7 +357,7 @@ pub mod tests {
                 Record { run, outcome }
             })
             .collect();
-        Report::new(&experiment, "7.3.4-test", &records)
+        Report::new(&experiment, "7.3.4-test", None, &records)
     }
 
     #[test]
@@ -387,7 +392,7 @@ pub mod tests {
     #[test]
     fn an_empty_report_is_a_report() {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
-        let report = Report::new(&experiment, "", &[]);
+        let report = Report::new(&experiment, "", None, &[]);
         assert!(!report.complete && report.workloads.is_empty());
     }
 
@@ -398,7 +403,7 @@ pub mod tests {
         let run = experiment.runs().into_iter().find(|run| run.alone).unwrap();
         let vms = vec![Measured::new(1000, 1.0, "x/s")];
         let outcome = Ok(Reached { vms, ple_exits: None, seconds: 1.0 });
-        let report = Report::new(&experiment, "", &[Record { run, outcome }]);
+        let report = Report::new(&experiment, "", None, &[Record { run, outcome }]);
         // Room for four guests, but there are two.
         assert_eq!(report.workloads[0].ideal, Some(2000.0));
     }

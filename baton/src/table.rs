@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use baton_testbed::columns::aligned;
+use baton_testbed::exact::Inputs;
 
 use crate::results::{Cell, Figures, Report, Row};
 
@@ -73,6 +74,31 @@ fn line(name: &str, figures: &Figures) -> Vec<String> {
 }
 
 fn footer(report: &Report) -> String {
+    let mut out = conditions(report);
+    if let Some(inputs) = &report.inputs {
+        let Inputs { machine, emulator, kernel, image, programs, .. } = inputs;
+        let _ = write!(
+            out,
+            "\nAn exact host ({machine}): the same inputs give the same figures. They are, by their \
+             SHA-256,\nemulator {}, kernel {}, image {}",
+            short(emulator),
+            short(kernel),
+            short(image),
+        );
+        for (name, hash) in programs {
+            let _ = write!(out, ", {name} {}", short(hash));
+        }
+        out.push('.');
+    }
+    out
+}
+
+/// As much of a hash as a person compares.
+fn short(hash: &str) -> &str {
+    hash.get(..8).unwrap_or(hash)
+}
+
+fn conditions(report: &Report) -> String {
     let kernel = if report.kernel.is_empty() { "unknown" } else { &report.kernel };
     let partial = if report.complete { "" } else { " The experiment did not get to its end." };
     format!(

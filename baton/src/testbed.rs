@@ -44,8 +44,10 @@ pub enum Testbed {
 const HELP: &str = "\
 Begin with: baton testbed run -- uname -a
 
-QEMU emulates the host, so it needs neither root nor KVM, and nothing here can harm this one. The \
-first run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; later ones need no \
+QEMU emulates the host, or, with --exact, Bochs: instruction by instruction, so that the same \
+inputs give the same bytes on any machine. So it needs neither root nor KVM, and nothing here can \
+harm this one. The first run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; \
+the first with --exact builds the emulator, too, and needs a C++ compiler; later ones need no \
 network.";
 
 const RUN_HELP: &str = "\
@@ -54,6 +56,9 @@ hackbench, pbzip2, dbench, make, tcc, baton and scx_baton.
 
 Exit status: the command's; 124 after --timeout; 125 when the host fails (the message tells why \
 and where its console log is); 130 after Ctrl-C.
+
+With --exact the command's standard input is read to its end first, and --timeout counts virtual \
+seconds.
 
 What is fetched stays in $BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton.
 

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::exact::Inputs;
 use crate::experiment::Experiment;
 use crate::host::{Exec, Host, HostError, HostOptions, Stream};
 use crate::log;
@@ -36,6 +37,8 @@ pub struct Reached {
 pub enum Notice<'a> {
     Event(&'a Event),
     Recorded(&'a Record),
+    /// What all figures depend on, on exact hosts.
+    Inputs(&'a Inputs),
     /// Something failed that is tried once more.
     Retry(&'a str),
 }

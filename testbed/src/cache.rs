@@ -32,7 +32,7 @@ impl Cache {
         Cache::open_at(&dir)
     }
 
-    fn open_at(dir: &Path) -> Result<Cache> {
+    pub(crate) fn open_at(dir: &Path) -> Result<Cache> {
         let not_writable = || {
             format!("cannot write to the cache {} (choose another with BATON_CACHE)", dir.display())
         };

@@ -39,7 +39,7 @@ pub fn write_host(
     kernel: &Kernel,
     extra: &[PathBuf],
 ) -> Result<()> {
-    let mut own = OWN.map(beside).into_iter().collect::<Result<Vec<PathBuf>>>()?;
+    let mut own = own()?;
     let agent = Program::of_this_machine(&own[0])?;
     own.extend_from_slice(extra);
 
@@ -64,6 +64,13 @@ pub fn write_host(
     image.archive.bytes("guest/initrd", 0o644, &guest(userland, &agent)?)?;
     image.archive.finish()?.flush()?;
     Ok(())
+}
+
+/// The programs of this project, the agent first.
+///
+/// Errors: one that is not built.
+pub fn own() -> Result<Vec<PathBuf>> {
+    OWN.map(beside).into_iter().collect()
 }
 
 fn guest(userland: &Userland, agent: &Program) -> Result<Vec<u8>> {

@@ -57,6 +57,9 @@ const CONFIGURE: [&str; 14] = [
     "--disable-large-ramfile",
 ];
 
+/// Its entry in the cache; one of another version is of no use.
+const PREFIX: &str = "bochs-";
+
 /// What builds it, and Debian's packages that have it.
 const TOOLS: [&str; 5] = ["g++", "make", "patch", "tar", "sh"];
 
@@ -81,7 +84,7 @@ impl Bochs {
         parts.extend(FILES.iter().map(|(_, text)| *text));
         parts.extend(CONFIGURE);
         let hash = hash::texts(&parts);
-        let dir = cache.get_or_make(&format!("bochs-{}", hash::short(&hash)), |dir| {
+        let dir = cache.get_or_make(&format!("{PREFIX}{}", hash::short(&hash)), |dir| {
             for tool in TOOLS {
                 if command::find(tool).is_none() {
                     bail!(
@@ -91,6 +94,9 @@ impl Bochs {
                 }
             }
             cache.require_free(NEEDED_MIB)?;
+            for old in cache.names()?.iter().filter(|name| name.starts_with(PREFIX)) {
+                cache.remove(old)?;
+            }
             let archive = fetch(cache)?;
             build(&archive, dir)
         })?;
@@ -147,4 +153,20 @@ fn build(archive: &Path, dir: &Path) -> Result<()> {
     };
     build().context("cannot build the emulator")?;
     fs::rename(root.join("bochs"), dir.join("bochs")).context("cannot keep the emulator")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_says_why_and_quotes_no_more_than_it_changes() {
+        for (name, text) in PATCHES {
+            let (head, hunks) = text.split_once("\n--- ").unwrap();
+            assert!(head.lines().count() > 2, "{name}");
+            for line in hunks.lines().skip(1) {
+                assert!(line.starts_with(['+', '-', '@']), "{name}: {line}");
+            }
+        }
+    }
 }

@@ -7,20 +7,21 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use super::{Inputs, Ready};
+use super::Ready;
 use crate::ab::{Lines, Notice, RUN_GRACE, Reached, Record, SILENCE, Stop, keep_console, stop};
 use crate::experiment::Experiment;
 use crate::host::{Exec, HostOptions, Stream};
 use crate::plan::{Event, Plan, Run, Step};
 
-/// Performs the whole experiment and tells what it depends on. A run that fails is a result.
+/// Performs the whole experiment. A run that fails is a result.
 pub fn conduct(
     experiment: &Experiment,
     options: &HostOptions,
     watch: &mut dyn FnMut(Notice),
-) -> Result<Inputs, Stop> {
+) -> Result<(), Stop> {
     let base = Ready::get(options).map_err(stop)?;
     watch(Notice::Event(&Event::HostUp { kernel: base.release().to_string() }));
+    watch(Notice::Inputs(base.inputs()));
     let mut left = experiment.runs();
     while let Some(first) = left.first().cloned() {
         // All runs that begin where this one does.
@@ -38,7 +39,7 @@ pub fn conduct(
             Err(other) => return Err(other),
         }
     }
-    Ok(base.inputs().clone())
+    Ok(())
 }
 
 /// The host with the guests and the scheduler of the plan's only run.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The Bochs process: its configuration, and its files, which are nameless.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -175,6 +176,19 @@ impl Machine {
     }
 }
 
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { exact, pcpus, smt, mem_mib, .. } = self;
+        let threads = if *smt { " (hyper-threads)" } else { "" };
+        let Exact { cpu, mips } = exact;
+        write!(
+            f,
+            "{cpu}, {pcpus} pCPUs{threads}, {mips} million instructions a second each, \
+             {mem_mib} MiB"
+        )
+    }
+}
+
 /// Whether the emulator ended because it was told to save the host, and did.
 pub fn saved(status: ExitStatus) -> bool {
     status.code() == Some(SAVED)
@@ -195,4 +209,28 @@ fn at(fd: RawFd) -> String {
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_follows_the_options() {
+        let mut machine = Machine {
+            exact: Exact { cpu: Cpu::Amd, mips: 250 },
+            pcpus: 4,
+            smt: true,
+            mem_mib: 1024,
+            bios: "/bios".into(),
+            vga_bios: "/vga".into(),
+        };
+        let config = machine.config();
+        for words in ["model=ryzen", "count=1:2:2", "ips=250000000", "guest=1024"] {
+            assert!(config.contains(words), "{config}");
+        }
+        machine.smt = false;
+        assert!(machine.config().contains("count=1:4:1"));
+        assert!(machine.to_string().starts_with("amd, 4 pCPUs, 250 million"), "{machine}");
+    }
 }

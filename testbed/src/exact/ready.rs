@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! An exact host that is ready to be restored, as often as anybody likes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use baton_output::note;
@@ -10,6 +11,7 @@ use super::{Bochs, Machine, Start, Tools, command_line};
 use crate::cache::Cache;
 use crate::hash;
 use crate::host::{Host, HostError, HostOptions, Parts, parts};
+use crate::image;
 use crate::interrupt;
 
 pub struct Ready {
@@ -17,6 +19,16 @@ pub struct Ready {
     machine: Machine,
     saved: Saved,
     verbose: bool,
+}
+
+/// The hashes of the programs that are built on this machine, by name.
+fn programs(extra: &[PathBuf]) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut all = BTreeMap::new();
+    for file in image::own()?.iter().chain(extra) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        all.insert(name, hash::file(file)?);
+    }
+    Ok(all)
 }
 
 impl Ready {
@@ -37,9 +49,11 @@ impl Ready {
         let command_line = command_line(machine.exact.mips, options.append());
         let inputs = Inputs {
             emulator: bochs.hash.clone(),
-            machine: hash::texts(&[&machine.config(), &command_line]),
+            machine: machine.to_string(),
+            configuration: hash::texts(&[&machine.config(), &command_line]),
             kernel: hash::file(&kernel.image)?,
             image: hash::file(initrd.path())?,
+            programs: programs(&options.extra_bins)?,
             prepared: Vec::new(),
         };
         interrupt::check().map_err(anyhow::Error::from)?;

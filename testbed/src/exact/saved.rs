@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Saved machines, in the cache: each under a hash of all that it was made from.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -20,7 +21,7 @@ const KEPT: usize = 6;
 const NEEDED_MIB: u64 = 2048;
 
 /// Rises when what is saved changes its form.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 
 /// The file in a saved machine that is ours.
 const NOTE: &str = "baton.json";
@@ -29,10 +30,16 @@ const NOTE: &str = "baton.json";
 /// same bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inputs {
-    pub emulator: String,
+    /// In words.
     pub machine: String,
+    /// All of the emulator's configuration, and the kernel's command line.
+    pub configuration: String,
+    /// Its source and every change of it.
+    pub emulator: String,
     pub kernel: String,
+    /// The host's initramfs, with the programs in it.
     pub image: String,
+    pub programs: BTreeMap<String, String>,
     /// What was done on the host before it was saved.
     pub prepared: Vec<String>,
 }
@@ -57,9 +64,9 @@ pub struct Saved {
 impl Inputs {
     /// The cache's name for the machine that is made from these.
     pub fn name(&self) -> String {
-        let Inputs { emulator, machine, kernel, image, prepared } = self;
+        let Inputs { configuration, emulator, kernel, image, prepared, .. } = self;
         let edition = EDITION.to_string();
-        let mut all = vec![edition.as_str(), emulator, machine, kernel, image];
+        let mut all = vec![edition.as_str(), configuration, emulator, kernel, image];
         all.extend(prepared.iter().map(String::as_str));
         let all = hash::texts(&all);
         format!("{PREFIX}{}", hash::short(&all))
@@ -122,4 +129,61 @@ fn make_room(cache: &Cache) -> Result<()> {
         cache.remove(name)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> Inputs {
+        Inputs {
+            machine: "a machine".into(),
+            configuration: "a".into(),
+            emulator: "b".into(),
+            kernel: "c".into(),
+            image: "d".into(),
+            programs: BTreeMap::new(),
+            prepared: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn other_inputs_are_another_machine() {
+        let name = inputs().name();
+        assert_eq!(name, inputs().name());
+        for change in [
+            |inputs: &mut Inputs| inputs.configuration.push('x'),
+            |inputs: &mut Inputs| inputs.emulator.push('x'),
+            |inputs: &mut Inputs| inputs.kernel.push('x'),
+            |inputs: &mut Inputs| inputs.image.push('x'),
+            |inputs: &mut Inputs| inputs.prepared.push("x".into()),
+        ] {
+            let mut other = inputs();
+            change(&mut other);
+            assert_ne!(name, other.name(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_machines_used_last_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open_at(dir.path()).unwrap();
+        let name = |number: u64| format!("{PREFIX}{number}");
+        for number in 0..8 {
+            cache.get_or_make(&name(number), |dir| Ok(fs::write(dir.join(NOTE), "")?)).unwrap();
+            let file = fs::File::open(cache.get(&name(number)).unwrap().join(NOTE)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number)).unwrap();
+        }
+        make_room(&cache).unwrap();
+        let kept: Vec<u64> = (0..8).filter(|n| cache.get(&name(*n)).is_some()).collect();
+        assert_eq!(kept, [3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_damaged_machine_names_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(NOTE), "{}").unwrap();
+        let error = open(dir.path().to_path_buf()).err().unwrap().to_string();
+        assert!(error.contains("remove that directory"), "{error}");
+    }
 }
