@@ -168,7 +168,8 @@ impl Row {
             alone.iter().find(|(of, _)| *of == repetition).map(|(_, rate)| rate * scale)
         };
         let rates: Vec<f64> = alone.iter().map(|(_, rate)| *rate).collect();
-        let own: Vec<f64> = records.iter().filter_map(|record| own_ideal(record)).collect();
+        let own: Vec<f64> =
+            (0..experiment.repetitions).filter_map(|n| own_ideal(&records, n)).collect();
 
         let runs_of = |name: &str| -> Vec<Outcome> {
             let of = |r: &&&Record| !r.run.alone && r.run.scheduler.name == name;
@@ -176,8 +177,9 @@ impl Row {
                 .iter()
                 .filter(of)
                 .map(|record| {
-                    let ideal = own_ideal(record).or_else(|| ideal_of(record.run.repetition));
-                    Outcome::new(record, ideal)
+                    let repetition = record.run.repetition;
+                    let own = own_ideal(&records, repetition);
+                    Outcome::new(record, own.or_else(|| ideal_of(repetition)))
                 })
                 .collect()
         };
@@ -224,9 +226,15 @@ fn per_vm(reached: &Reached) -> Vec<f64> {
     }
 }
 
-/// What a workload that runs VMs itself says would be ideal.
-fn own_ideal(record: &Record) -> Option<f64> {
-    record.outcome.as_ref().ok()?.vms.first()?.ideal
+/// What workloads that run VMs themselves say would be ideal in a repetition: the best that a VM
+/// alone reached, under whichever scheduler. One under which even that is slow is not nearer to the
+/// ideal for it.
+fn own_ideal(records: &[&Record], repetition: u32) -> Option<f64> {
+    records
+        .iter()
+        .filter(|record| record.run.repetition == repetition)
+        .filter_map(|record| record.outcome.as_ref().ok()?.vms.first()?.ideal)
+        .max_by(f64::total_cmp)
 }
 
 impl Outcome {
@@ -394,6 +402,36 @@ pub mod tests {
         let experiment = Experiment::parse(EXPERIMENT).unwrap();
         let report = Report::new(&experiment, "", None, &[]);
         assert!(!report.complete && report.workloads.is_empty());
+    }
+
+    #[test]
+    fn the_ideal_of_the_bench_is_the_best_vm_alone() {
+        const BENCH: &str = r#"
+            repetitions = 1
+            seconds = 1
+            schedulers = ["eevdf", "scx_good"]
+            [[workload]]
+            name = "bench-barrier"
+        "#;
+        let experiment = Experiment::parse(BENCH).unwrap();
+        let records: Vec<Record> = experiment
+            .runs()
+            .into_iter()
+            .map(|run| {
+                let ideal = Some(if run.scheduler.name == "eevdf" { 500.0 } else { 1000.0 });
+                let per_vm = vec![150.0, 250.0];
+                let vms = vec![Measured { per_vm, ideal, ..Measured::new(400, 1.0, "rounds/s") }];
+                Record { run, outcome: Ok(Reached { vms, ple_exits: None, seconds: 1.0 }) }
+            })
+            .collect();
+        let report = Report::new(&experiment, "", None, &records);
+        let row = &report.workloads[0];
+        assert_eq!((row.ideal, row.unit.as_str()), (Some(1000.0), "rounds/s"));
+        for (name, cell) in &row.schedulers {
+            let Cell::Figures(figures) = cell else { panic!("no figures") };
+            assert_eq!(figures.of_ideal, Some(0.4), "{name}");
+            assert_eq!(figures.per_vm, [150.0, 250.0]);
+        }
     }
 
     #[test]

@@ -35,9 +35,9 @@ const SAVED: i32 = 90;
 const NOT_SAVED: i32 = 91;
 const RESET: i32 = 92;
 
-/// Ticks that each pCPU executes before the next has its turn: as long as a fast IPI is under way
-/// on hardware (Intel: 1,000 to 2,000 cycles from ICR write to handler), a small part of it. A
-/// longer round makes the emulation no faster.
+/// Instructions that each pCPU executes before the next has its turn: what one sends reaches another
+/// so much too early or too late. A fast IPI of the bench takes 4,000 here; the emulator allows for
+/// 32 at the most, and shorter turns make it slower.
 const QUANTUM: u32 = 32;
 
 /// 2026-01-01 00:00 UTC: the host's clock starts there, always.
