@@ -47,8 +47,6 @@ impl Default for Exact {
 pub enum Cpu {
     /// VMX with EPT, PAUSE-loop exits and the preemption timer; no APICv (Broadwell)
     Intel,
-    /// The same with APICv and posted interrupts (Ice Lake)
-    IntelApicv,
     /// SVM with NPT and the PAUSE filter; no AVIC (Zen)
     Amd,
 }
@@ -59,7 +57,6 @@ impl Cpu {
     fn model(self) -> &'static str {
         match self {
             Cpu::Intel => "broadwell_ult",
-            Cpu::IntelApicv => "corei7_icelake_u",
             Cpu::Amd => "ryzen",
         }
     }
@@ -69,7 +66,6 @@ impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Cpu::Intel => "intel",
-            Cpu::IntelApicv => "intel-apicv",
             Cpu::Amd => "amd",
         })
     }
