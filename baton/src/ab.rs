@@ -148,7 +148,7 @@ fn try_measure(
                 };
             }
             Notice::Inputs(found) => inputs = Some(found.clone()),
-            Notice::Event(_) | Notice::Retry(_) => {}
+            Notice::Event(_) | Notice::Retry(_) | Notice::Preparing(_) => {}
         }
     };
     let ended = match &options.exact {

@@ -46,6 +46,12 @@ impl Progress {
                     self.say(&self.line());
                 }
             }
+            Notice::Preparing(scheduler) => {
+                self.now = format!("making hosts ready under {scheduler}");
+                if !self.terminal {
+                    self.say(&self.now);
+                }
+            }
             Notice::Recorded(record) => self.recorded(record),
             Notice::Retry(why) => self.say(&format!("{why}; trying once more")),
             Notice::Event(_) | Notice::Inputs(_) => {}

@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_testbed::exact::{Exact, MAX_MIB, MAX_PCPUS, Ready};
+use baton_testbed::ab::{Notice, Record};
+use baton_testbed::exact::{self, Exact, MAX_MIB, MAX_PCPUS, Ready};
+use baton_testbed::experiment::Experiment;
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
 
 /// Times, kernel messages with theirs, exits and two VMs that preempt each other.
@@ -58,6 +60,30 @@ fn a_run_depends_on_its_seed_alone() {
     });
     assert_eq!(quiet, busy, "the same seed beside two busy loops");
     assert_ne!(quiet, observed(2, OBSERVED), "another seed");
+}
+
+#[test]
+fn an_experiment_gives_the_same_figures_again() {
+    let experiment = Experiment::parse(
+        "repetitions = 2\nseconds = 0.1\nschedulers = [\"eevdf\"]\n\
+         [[workload]]\nname = \"bench-lock-ticket\"",
+    );
+    let experiment = experiment.unwrap();
+    let conduct = || {
+        let mut records: Vec<Record> = Vec::new();
+        exact::conduct(&experiment, &options(), &mut |notice| {
+            if let Notice::Recorded(record) = notice {
+                records.push(record.clone());
+            }
+        })
+        .unwrap();
+        // Several run at once: which ends first is real time.
+        records.sort_by_key(|record| record.run.id);
+        records.into_iter().map(|record| record.outcome.unwrap().vms).collect::<Vec<_>>()
+    };
+    let first = conduct();
+    assert_eq!(first, conduct());
+    assert_ne!(first[0], first[1], "two seeds");
 }
 
 #[test]

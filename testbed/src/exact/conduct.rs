@@ -11,7 +11,7 @@ use super::Ready;
 use crate::ab::{Lines, Notice, RUN_GRACE, Reached, Record, SILENCE, Stop, keep_console, stop};
 use crate::experiment::Experiment;
 use crate::host::{Exec, HostOptions, Stream};
-use crate::plan::{Event, Plan, Run, Step};
+use crate::plan::{Event, Plan, Run, Step, Workload};
 
 /// Performs the whole experiment. A run that fails is a result.
 pub fn conduct(
@@ -29,7 +29,8 @@ pub fn conduct(
             .into_iter()
             .partition(|run| run.vms == first.vms && run.scheduler == first.scheduler);
         left = others;
-        match prepared(&base, &experiment.plan(std::slice::from_ref(&first))) {
+        watch(Notice::Preparing(&first.scheduler.name));
+        match prepared(&base, experiment, &first) {
             Ok(ready) => perform_all(&ready, runs, watch)?,
             Err(Stop::Fault(why)) => {
                 for run in runs {
@@ -42,15 +43,34 @@ pub fn conduct(
     Ok(())
 }
 
-/// The host with the guests and the scheduler of the plan's only run.
-fn prepared(base: &Ready, plan: &Plan) -> Result<Ready, Stop> {
-    let Some(run) = plan.runs.first() else { return Err(Stop::Fault("an empty plan".into())) };
-    let Plan { vcpus_per_vm, vm_mem_mib, vm_cmdline, weights, runs: _ } = plan;
-    let guests = (run.vms > 0).then_some((run.vms, vcpus_per_vm, vm_mem_mib, vm_cmdline, weights));
-    let what = serde_json::to_string(&(guests, &run.scheduler.command))
-        .map_err(|error| Stop::Setup(error.into()))?;
-    let mut text = serde_json::to_vec(plan).map_err(|error| Stop::Setup(error.into()))?;
-    text.push(b'\n');
+/// What a run needs before it begins, as a plan. It goes into the host's memory, and hosts are shared
+/// by all runs that need the same: nothing else of a run may be in it.
+fn beginning(plan: &Plan, run: &Run) -> Plan {
+    let guests = run.vms > 0;
+    Plan {
+        vcpus_per_vm: if guests { plan.vcpus_per_vm } else { 0 },
+        vm_mem_mib: if guests { plan.vm_mem_mib } else { 0 },
+        vm_cmdline: if guests { plan.vm_cmdline.clone() } else { String::new() },
+        weights: if guests { plan.weights.clone() } else { Vec::new() },
+        runs: vec![Run {
+            id: 0,
+            repetition: 0,
+            row: 0,
+            workload: Workload { name: String::new(), unit: String::new(), argv: Vec::new() },
+            scheduler: run.scheduler.clone(),
+            vms: run.vms,
+            active: Vec::new(),
+            seconds: 0.0,
+            alone: false,
+        }],
+    }
+}
+
+/// The host with the guests and the scheduler that the run needs.
+fn prepared(base: &Ready, experiment: &Experiment, run: &Run) -> Result<Ready, Stop> {
+    let plan = beginning(&experiment.plan(&[]), run);
+    let what = serde_json::to_string(&plan).map_err(|error| Stop::Setup(error.into()))?;
+    let text = format!("{what}\n").into_bytes();
     let mut failed = None;
     let ready = base.prepared(&what, |host| {
         let mut exec = exec(run);
@@ -164,5 +184,33 @@ fn exec(run: &Run) -> Exec {
     Exec {
         silence: most.max(SILENCE),
         ..Exec::new(["baton-agent", "experiment", "--prepare"], most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_begin_alike_that_need_the_same() {
+        let parse = |more: &str, workload: &str| {
+            let text = format!(
+                "repetitions = 2\nseconds = 1\nschedulers = [\"eevdf\", \"scx_x\"]\n{more}\n\
+                 [[workload]]\nname = \"{workload}\""
+            );
+            let experiment = Experiment::parse(&text).unwrap();
+            let plan = experiment.plan(&[]);
+            let runs = experiment.runs();
+            runs.iter().map(|run| beginning(&plan, run)).collect::<Vec<_>>()
+        };
+        // A run on the host itself has no guests, whatever the experiment says of guests.
+        let host = parse("", "bench-barrier");
+        assert_eq!(host[0], parse("vm_mem_mib = 512\nvms = 3", "bench-lock-ticket")[0]);
+        assert_ne!(host[0], host[1], "two schedulers");
+        let guests = parse("", "barrier");
+        assert_eq!(guests[0], parse("", "hackbench")[0]);
+        for other in ["vms = 3", "vcpus_per_vm = 4", "vm_mem_mib = 512", "weights = [200]"] {
+            assert_ne!(guests[0], parse(other, "barrier")[0], "{other}");
+        }
     }
 }
