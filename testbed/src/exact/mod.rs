@@ -47,6 +47,8 @@ impl Default for Exact {
 pub enum Cpu {
     /// VMX with EPT, PAUSE-loop exits and the preemption timer; no APICv (Broadwell)
     Intel,
+    /// As intel, and APICv with posted interrupts (Ice Lake)
+    IntelApicv,
     /// SVM with NPT and the PAUSE filter; no AVIC (Zen)
     Amd,
 }
@@ -57,6 +59,7 @@ impl Cpu {
     fn model(self) -> &'static str {
         match self {
             Cpu::Intel => "broadwell_ult",
+            Cpu::IntelApicv => "corei7_icelake_u",
             Cpu::Amd => "ryzen",
         }
     }
@@ -66,6 +69,7 @@ impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Cpu::Intel => "intel",
+            Cpu::IntelApicv => "intel-apicv",
             Cpu::Amd => "amd",
         })
     }
