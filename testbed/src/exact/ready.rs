@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use anyhow::Context;
 use baton_output::note;
+use tempfile::NamedTempFile;
 
 use super::saved::{self, Inputs, Saved};
 use super::{Bochs, Machine, Start, Tools, command_line};
@@ -57,16 +59,21 @@ impl Ready {
             prepared: Vec::new(),
         };
         interrupt::check().map_err(anyhow::Error::from)?;
-        let saved = saved::get_or_make(&cache, &inputs, |dir| {
-            note("baton: booting the exact host, once: 1 to 3 minutes");
-            let medium = cache.temporary_file()?;
-            tools.medium(medium.path(), &kernel.image, initrd.path(), &command_line)?;
-            let start = Start::Boot { medium: medium.as_file(), save_to: dir };
-            let mut host =
-                Host::greeted_by(machine.start(&bochs.program, &start, options.verbose)?)?;
-            host.save()?;
-            Ok(host)
-        })?;
+        let saved = match saved::find(&cache, &inputs)? {
+            Some(saved) => saved,
+            None => {
+                let medium = NamedTempFile::new().context("cannot make a temporary file")?;
+                tools.medium(medium.path(), &kernel.image, initrd.path(), &command_line)?;
+                saved::get_or_make(cache, &inputs, |dir| {
+                    note("baton: booting the exact host, once: 1 to 3 minutes");
+                    let start = Start::Boot { medium: medium.as_file(), save_to: dir };
+                    let started = machine.start(&bochs.program, &start, options.verbose)?;
+                    let mut host = Host::greeted_by(started)?;
+                    host.save()?;
+                    Ok(host)
+                })?
+            }
+        };
         Ok(Ready { program: bochs.program, machine, saved, verbose: options.verbose })
     }
 
@@ -80,12 +87,15 @@ impl Ready {
         let mut inputs = self.saved.inputs.clone();
         inputs.prepared.push(what.to_string());
         let cache = Cache::open()?;
-        let saved = saved::get_or_make(&cache, &inputs, |dir| {
-            let mut host = self.start(0, Some(dir.to_path_buf()))?;
-            prepare(&mut host)?;
-            host.save()?;
-            Ok(host)
-        })?;
+        let saved = match saved::find(&cache, &inputs)? {
+            Some(saved) => saved,
+            None => saved::get_or_make(cache, &inputs, |dir| {
+                let mut host = self.start(0, Some(dir.to_path_buf()))?;
+                prepare(&mut host)?;
+                host.save()?;
+                Ok(host)
+            })?,
+        };
         let (program, machine) = (self.program.clone(), self.machine.clone());
         Ok(Ready { program, machine, saved, verbose: self.verbose })
     }

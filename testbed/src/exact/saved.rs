@@ -23,6 +23,9 @@ const NEEDED_MIB: u64 = 2048;
 /// Rises when what is saved changes its form.
 const EDITION: u32 = 2;
 
+/// Within an entry of the cache, which is a cache of its own.
+const MACHINE: &str = "machine";
+
 /// The file in a saved machine that is ours.
 const NOTE: &str = "baton.json";
 
@@ -73,19 +76,22 @@ impl Inputs {
     }
 }
 
-/// The machine that is made from these inputs, by `make` in an empty directory if it is not in the
-/// cache yet. `make` returns the host that it saved.
+/// The machine that was made from these inputs, if the cache has it.
+pub fn find(cache: &Cache, inputs: &Inputs) -> Result<Option<Saved>> {
+    cache.get(&format!("{}/{MACHINE}", inputs.name())).map(open).transpose()
+}
+
+/// The machine that is made from these inputs, by `make` in an empty directory unless somebody else
+/// has just made it. `make` returns the host that it saved. Others may use the cache meanwhile.
 pub fn get_or_make(
-    cache: &Cache,
+    cache: Cache,
     inputs: &Inputs,
     make: impl FnOnce(&Path) -> Result<Host, HostError>,
 ) -> Result<Saved, HostError> {
-    let name = inputs.name();
-    if cache.get(&name).is_none() {
-        make_room(cache)?;
-    }
-    let dir = cache.get_or_make(&name, |dir| {
-        cache.require_free(NEEDED_MIB)?;
+    make_room(&cache)?;
+    let place = cache.into_nested(&inputs.name())?;
+    let dir = place.get_or_make(MACHINE, |dir| {
+        place.require_free(NEEDED_MIB)?;
         let host = make(dir)?;
         let note = Note {
             hello: host.hello().clone(),
@@ -115,13 +121,16 @@ fn open(dir: PathBuf) -> Result<Saved> {
 
 /// Removes all but the newest; one more is about to be made.
 fn make_room(cache: &Cache) -> Result<()> {
+    let changed = |path: String| cache.get(&path)?.metadata().ok()?.modified().ok();
     let mut all: Vec<(SystemTime, String)> = cache
         .names()?
         .into_iter()
         .filter(|name| name.starts_with(PREFIX))
         .map(|name| {
-            let used = cache.get(&name).and_then(|dir| dir.join(NOTE).metadata().ok());
-            (used.and_then(|data| data.modified().ok()).unwrap_or(SystemTime::UNIX_EPOCH), name)
+            // One that is being made has only its lock.
+            let used = changed(format!("{name}/{MACHINE}/{NOTE}"));
+            let used = used.or_else(|| changed(format!("{name}/lock")));
+            (used.unwrap_or(SystemTime::UNIX_EPOCH), name)
         })
         .collect();
     all.sort();
@@ -167,13 +176,14 @@ mod tests {
     #[test]
     fn the_machines_used_last_are_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open_at(dir.path()).unwrap();
         let name = |number: u64| format!("{PREFIX}{number}");
         for number in 0..8 {
-            cache.get_or_make(&name(number), |dir| Ok(fs::write(dir.join(NOTE), "")?)).unwrap();
-            let file = fs::File::open(cache.get(&name(number)).unwrap().join(NOTE)).unwrap();
+            let place = Cache::open_at(dir.path()).unwrap().into_nested(&name(number)).unwrap();
+            place.get_or_make(MACHINE, |dir| Ok(fs::write(dir.join(NOTE), "")?)).unwrap();
+            let file = fs::File::open(place.get(MACHINE).unwrap().join(NOTE)).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number)).unwrap();
         }
+        let cache = Cache::open_at(dir.path()).unwrap();
         make_room(&cache).unwrap();
         let kept: Vec<u64> = (0..8).filter(|n| cache.get(&name(*n)).is_some()).collect();
         assert_eq!(kept, [3, 4, 5, 6, 7]);
