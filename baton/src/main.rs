@@ -7,6 +7,7 @@ mod chart;
 mod demo;
 mod doctor;
 mod peers;
+mod profile;
 mod progress;
 mod results;
 mod sim;

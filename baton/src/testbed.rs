@@ -14,6 +14,8 @@ use baton_testbed::interrupt;
 use baton_testbed::kernel::{self, Series};
 use clap::{Args, Subcommand};
 
+use crate::profile::Profile;
+
 /// Exit statuses of our own, as timeout(1) and env(1) have them.
 const LATE: i32 = 124;
 const TROUBLE: i32 = 125;
@@ -143,6 +145,9 @@ pub struct Run {
     /// Seconds after which the command is ended
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Count the instructions that the exact host executes meanwhile, by symbol, to this file
+    #[arg(long, value_name = "FILE", requires = "exact")]
+    profile: Option<PathBuf>,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<String>,
@@ -168,7 +173,12 @@ pub fn main(what: Testbed) -> i32 {
 
 fn run(run: Run) -> Result<i32, HostError> {
     let command = Exec::new(run.command, Duration::from_secs(run.timeout));
-    let mut host = Host::boot(&run.host.options())?;
+    let options = run.host.options();
+    let profile = run.profile.as_deref().map(|file| Profile::open(file, &options)).transpose()?;
+    let mut host = match &profile {
+        Some(profile) => profile.host()?,
+        None => Host::boot(&options)?,
+    };
     let mut lost = None;
     let status = host.attach(&command, &mut |stream, bytes| {
         let written = match stream {
@@ -182,6 +192,9 @@ fn run(run: Run) -> Result<i32, HostError> {
             Ok(()) => {}
         }
     })?;
+    if let Some(profile) = &profile {
+        profile.write(&mut host)?;
+    }
     match lost {
         Some(error) => Err(HostError::from(anyhow!("cannot write standard output: {error}"))),
         None => Ok(status),

@@ -33,6 +33,16 @@
 // How often the outside sees virtual time pass.
 #define CLOCK_US 1000
 
+// Instructions by place, in a table that the outside maps too: open addressing, places of 0 are
+// free. What guests execute has one place.
+#define PROFILE_SLOTS (1 << 20)
+#define PROFILE_GUEST 1
+
+struct profile_slot {
+	Bit64u rip, instructions;
+};
+
+static struct profile_slot *profile;
 static int outside = -1;
 static const char *save_to;
 static volatile Bit64u *virtual_us;
@@ -145,6 +155,14 @@ void port_init(void)
 	if (page == MAP_FAILED)
 		BX_PANIC(("BATON_CLOCK is no file to be mapped"));
 	virtual_us = (Bit64u *)page;
+	int table = number("BATON_PROFILE");
+	if (table >= 0) {
+		page = mmap(NULL, PROFILE_SLOTS * sizeof(*profile), PROT_READ | PROT_WRITE, MAP_SHARED,
+			    table, 0);
+		if (page == MAP_FAILED)
+			BX_PANIC(("BATON_PROFILE is no file to be mapped"));
+		profile = (struct profile_slot *)page;
+	}
 	bx_pc_system.register_timer(NULL, show_clock, CLOCK_US, true, true, "baton clock");
 	bx_devices.register_io_read_handler(NULL, read_port, PORT_DATA, "baton", 7);
 	bx_devices.register_io_read_handler(NULL, read_port, PORT_CONTROL, "baton", 7);
@@ -165,6 +183,29 @@ void port_wait(void)
 		leave(save_to && SIM->save_state(save_to) ? PORT_EXIT_SAVED : PORT_EXIT_NOT_SAVED);
 	while (in_start == in_end)
 		take(-1);
+}
+
+bool port_profiles(void)
+{
+	return profile;
+}
+
+void port_profile(BX_CPU_C *cpu)
+{
+	static Bit64u counted[BX_MAX_SMP_THREADS_SUPPORTED];
+	Bit64u count = cpu->get_icount(), &before = counted[cpu->bx_cpuid];
+	Bit64u instructions = before ? count - before : 0;
+
+	before = count;
+	if (!instructions)
+		return;
+	bool guest = cpu->in_vmx_guest || cpu->in_svm_guest;
+	Bit64u rip = guest ? PROFILE_GUEST : cpu->get_instruction_pointer();
+	unsigned at = (rip * 0x9e3779b97f4a7c15) >> 44; // the upper 20 bits
+	while (profile[at].rip && profile[at].rip != rip)
+		at = (at + 1) % PROFILE_SLOTS;
+	profile[at].rip = rip;
+	profile[at].instructions += instructions;
 }
 
 void port_reset(void)

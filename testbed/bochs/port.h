@@ -16,5 +16,12 @@ bool port_waits(void);
 /* Waits for the outside, between two rounds of the processors. */
 void port_wait(void);
 
+/* Whether instructions are to be counted by their place. */
+bool port_profiles(void);
+
+/* A processor has had its turn: what it has executed is counted where it stands now. */
+class BX_CPU_C;
+void port_profile(BX_CPU_C *cpu);
+
 /* The host was reset. */
 void port_reset(void);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Cpu, Exact};
+use super::{Cpu, Exact, Profile};
 use crate::command;
 use crate::console::Console;
 use crate::emulator::{Emulator, Time};
@@ -27,6 +27,7 @@ const SOCKET: RawFd = 63;
 const CLOCK: RawFd = 64;
 const CONFIG: RawFd = 65;
 const MSRS: RawFd = 66;
+const PROFILE: RawFd = 67;
 /// Above all of these.
 const ELSEWHERE: RawFd = 100;
 
@@ -69,7 +70,14 @@ pub enum Start<'a> {
     Boot { medium: &'a File, save_to: &'a Path },
     /// Go on where a machine was saved. The directory, the virtual time then, and what RDRAND gives
     /// from here on; where it can be saved again.
-    Restore { from: &'a Path, time: Duration, seed: u64, save_to: Option<PathBuf> },
+    Restore {
+        from: &'a Path,
+        time: Duration,
+        seed: u64,
+        save_to: Option<PathBuf>,
+        /// Where instructions are counted by place.
+        profile: Option<&'a Profile>,
+    },
 }
 
 impl Machine {
@@ -94,7 +102,7 @@ impl Machine {
                 command.args(["-q", "-f", &at(CONFIG)]);
                 (*medium, Duration::ZERO)
             }
-            Start::Restore { from, time, seed, save_to } => {
+            Start::Restore { from, time, seed, save_to, .. } => {
                 if let Some(dir) = save_to {
                     command.env("BATON_SAVE", dir);
                 }
@@ -106,6 +114,13 @@ impl Machine {
         let micros = (time.as_micros() as u64).to_ne_bytes();
         clock.write_all_at(&micros, 0).context("cannot write a file")?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+        let counts = match start {
+            Start::Restore { profile: Some(profile), .. } => {
+                command.env("BATON_PROFILE", PROFILE.to_string());
+                profile.file()
+            }
+            _ => &nothing,
+        };
         let files = [
             (console.as_raw_fd(), CONSOLE),
             (log.as_raw_fd(), LOG),
@@ -114,13 +129,14 @@ impl Machine {
             (clock.as_raw_fd(), CLOCK),
             (config.as_raw_fd(), CONFIG),
             (msrs.as_raw_fd(), MSRS),
+            (counts.as_raw_fd(), PROFILE),
         ];
         // SAFETY: between fork and exec only fcntl and dup2 are called, which are
         // async-signal-safe.
         unsafe {
             command.pre_exec(move || {
                 // One of the files may be where another has to go.
-                let mut aside = [0; 7];
+                let mut aside = [0; 8];
                 for (place, (from, _)) in aside.iter_mut().zip(files) {
                     *place = checked(libc::fcntl(from, libc::F_DUPFD_CLOEXEC, ELSEWHERE))?;
                 }

@@ -7,6 +7,7 @@ mod bochs;
 mod conduct;
 mod machine;
 mod medium;
+mod profile;
 mod ready;
 mod saved;
 
@@ -19,6 +20,7 @@ pub use conduct::conduct;
 pub(crate) use machine::saved;
 use machine::{Machine, Start};
 use medium::Tools;
+pub use profile::{Counted, Profile, by_symbol};
 pub use ready::Ready;
 pub use saved::Inputs;
 

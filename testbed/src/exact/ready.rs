@@ -9,7 +9,7 @@ use baton_output::note;
 use tempfile::NamedTempFile;
 
 use super::saved::{self, Inputs, Saved};
-use super::{Bochs, Machine, Start, Tools, command_line};
+use super::{Bochs, Machine, Profile, Start, Tools, command_line};
 use crate::cache::Cache;
 use crate::hash;
 use crate::host::{Host, HostError, HostOptions, Parts, parts};
@@ -90,7 +90,7 @@ impl Ready {
         let saved = match saved::find(&cache, &inputs)? {
             Some(saved) => saved,
             None => saved::get_or_make(cache, &inputs, |dir| {
-                let mut host = self.start(0, Some(dir.to_path_buf()))?;
+                let mut host = self.start(0, Some(dir.to_path_buf()), None)?;
                 prepare(&mut host)?;
                 host.save()?;
                 Ok(host)
@@ -102,7 +102,12 @@ impl Ready {
 
     /// The host as it was saved. The seed is that of RDRAND.
     pub fn restore(&self, seed: u64) -> Result<Host, HostError> {
-        self.start(seed, None)
+        self.start(seed, None, None)
+    }
+
+    /// As [`Ready::restore`]; counts the instructions by place from then on.
+    pub fn restore_profiled(&self, seed: u64, profile: &Profile) -> Result<Host, HostError> {
+        self.start(seed, None, Some(profile))
     }
 
     /// What a run on this host depends on.
@@ -115,9 +120,14 @@ impl Ready {
         &self.saved.hello.release
     }
 
-    fn start(&self, seed: u64, save_to: Option<PathBuf>) -> Result<Host, HostError> {
+    fn start(
+        &self,
+        seed: u64,
+        save_to: Option<PathBuf>,
+        profile: Option<&Profile>,
+    ) -> Result<Host, HostError> {
         let Saved { dir, hello, time, .. } = &self.saved;
-        let start = Start::Restore { from: dir, time: *time, seed, save_to };
+        let start = Start::Restore { from: dir, time: *time, seed, save_to, profile };
         let restored = self.machine.start(&self.program, &start, self.verbose)?;
         Ok(Host::new(restored, hello.clone()))
     }
