@@ -19,7 +19,9 @@ const OBSERVED: &str = "\
     cat /tmp/figures /proc/uptime";
 
 fn options() -> HostOptions {
-    HostOptions { mem_mib: 1024, exact: Some(Exact::default()), ..HostOptions::default() }
+    // As in host.rs, so that one host is booted for both.
+    let exact = Exact { mips: 100, ..Exact::default() };
+    HostOptions { mem_mib: 1024, exact: Some(exact), ..HostOptions::default() }
 }
 
 /// One host for all tests: booted at the most once, and restored by each.

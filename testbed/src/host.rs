@@ -383,7 +383,7 @@ impl Host {
     /// On an exact host: runs a command that asks for input, until it asks for the first time.
     ///
     /// Errors: also if it ends instead.
-    pub(crate) fn begin(
+    pub fn begin(
         &mut self,
         cmd: &Exec,
         on_output: &mut dyn FnMut(Stream, &[u8]),
@@ -395,7 +395,9 @@ impl Host {
             input: wire::Input::Asked,
             seed: None,
         }));
-        self.queue(&Frame::Stdin(cmd.stdin.clone()));
+        for bytes in cmd.stdin.chunks(CHUNK) {
+            self.queue(&Frame::Stdin(bytes.to_vec()));
+        }
         self.queue(&Frame::Stdin(Vec::new()));
         match self.converse(cmd, Input::None, on_output) {
             Ok(Ended::Asks) => Ok(()),
@@ -408,7 +410,7 @@ impl Host {
     }
 
     /// Goes on with a command that has asked: gives it this input, and hears it to its end.
-    pub(crate) fn answer(
+    pub fn answer(
         &mut self,
         cmd: &Exec,
         on_output: &mut dyn FnMut(Stream, &[u8]),

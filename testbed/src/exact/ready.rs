@@ -79,7 +79,7 @@ impl Ready {
 
     /// This host, after `prepare` has brought it to where a command on it asks for input, unless
     /// that has been done; `what` tells one preparation from another.
-    pub(crate) fn prepared(
+    pub fn prepared(
         &self,
         what: &str,
         prepare: impl FnOnce(&mut Host) -> Result<(), HostError>,

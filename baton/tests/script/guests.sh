@@ -20,12 +20,12 @@ ALIVE=
 fail() { echo "FAIL: $*"; exit 1; }
 lost() { echo "LOST: $*"; exit 75; }
 
-# Waits until a command succeeds; emulated time is slow, so every wait is long.
+# Waits until a command succeeds. QEMU on a busy machine is slow, so every wait is long: 5 minutes.
 until_true() {
 	tries=0
 	until eval "$1"; do
 		tries=$((tries + 1))
-		[ $tries -lt 300 ] || { ${2:-fail} "timed out waiting for: $1"; return 1; }
+		[ $tries -lt 1500 ] || { ${2:-fail} "timed out waiting for: $1"; return 1; }
 		sleep 0.2
 	done
 }

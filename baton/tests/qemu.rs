@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! scx_baton on the host that QEMU emulates, in real time: a second opinion beside the exact host,
+//! whose tests are in host.rs. What is asserted is order and correctness: emulated time is no
+//! measure.
+
+mod script;
+
+use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
+use script::{Findings, GUESTS, LOST, logs};
+use std::time::Duration;
+
+/// How often a test is tried when emulation loses the host or a guest, which it does whatever
+/// schedules them. What Baton breaks is broken every time.
+const TRIES: u32 = 4;
+
+/// Boots a host, runs `script` after guests.sh, and returns what it printed. Lines `key=value`
+/// are the script's findings; the script must end with status 0.
+fn on_host(options: HostOptions, script: &str) -> Findings {
+    let mut losses = String::new();
+    for _ in 0..TRIES {
+        match try_on_host(&options, script, 600) {
+            Ok(found) => return found,
+            Err(loss) => {
+                eprintln!("lost, trying again: {loss}");
+                losses.push_str(&loss);
+            }
+        }
+    }
+    panic!("lost {TRIES} times: {losses}");
+}
+
+/// One try; the error says what emulation lost.
+fn try_on_host(options: &HostOptions, script: &str, s: u64) -> Result<Findings, String> {
+    let mut host = match Host::boot(options) {
+        Err(e @ (HostError::Setup(_) | HostError::NotUsable { .. })) => panic!("{e}"),
+        other => other.map_err(|e| e.to_string())?,
+    };
+    host.pace().one_at_a_time();
+    let text = format!("{GUESTS}\n{script}\nall_well\n");
+    let cmd = Exec::new(["sh", "-c", &text], Duration::from_secs(s));
+    let mut out = Vec::new();
+    let ended = host.exec(&cmd, &mut |stream, bytes| {
+        if stream == Stream::Out {
+            out.extend_from_slice(bytes);
+        }
+    });
+    let out = String::from_utf8_lossy(&out).into_owned();
+    match ended {
+        Ok(0) => Ok(Findings { out }),
+        Ok(LOST) => Err(out),
+        Ok(status) => panic!("the script ended with {status}:\n{out}{}", logs(&mut host)),
+        Err(e) => Err(format!("{e}\n{out}")),
+    }
+}
+
+fn host() -> HostOptions {
+    let mut options = HostOptions::default();
+    if let Ok(series) = std::env::var("BATON_KERNEL_SERIES") {
+        options.source.series = Some(series.parse().expect("BATON_KERNEL_SERIES"));
+    }
+    options
+}
+
+#[test]
+fn guests_survive_the_scheduler() {
+    let found = on_host(
+        host(),
+        r#"
+        vm a; vm b
+        baton
+        work a 10 barrier --pause-every 2000; work b 10 shootdown
+        sleep 4
+        kill -9 $baton_pid
+        until_true '[ "$(state)" = disabled ]'
+        echo "a=$(rate a)"
+        echo "b=$(rate b)"
+        baton
+        echo "again=$(state)"
+        "#,
+    );
+    assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
+    assert_eq!(found.text("again"), "enabled");
+}
+
+/// Four loops on two cores of two hyper-threads; the two on one core end, and those that stay share
+/// the other one no longer.
+#[test]
+fn a_task_that_shares_a_core_moves_when_another_becomes_idle() {
+    let found = on_host(
+        HostOptions { pcpus: 4, smt: true, ..host() },
+        r#"
+        [ "$(cat /sys/devices/system/cpu/smt/active)" = 1 ] || fail "no SMT"
+        baton --stats 1
+        busy; busy; busy; busy
+        # Without starting a program: that would move them about.
+        on() { read -r stat </proc/$1/stat; set -- ${stat##*) }; shift 36; cpu=$1; }
+        # On which pCPUs they are, or with 1 on which cores; and who is not on the first core.
+        seen() {
+            mask=0 far= near=
+            for p in $2; do
+                on $p
+                mask=$((mask | 1 << (cpu >> $1)))
+                if [ $cpu -ge 2 ]; then far="$far $p"; else near="$near $p"; fi
+            done
+        }
+        until_true 'seen 0 "$busy"; [ $mask = 15 ]'
+        end=$far stay=$near
+        kill $end
+        apart=0
+        for i in $(seq 20); do
+            sleep 0.2
+            seen 1 "$stay"
+            [ $mask != 3 ] || apart=$((apart + 1))
+        done
+        echo "apart=$apart"
+        sleep 1.5
+        echo "left=$(sed -n 's/.*cores left \([0-9]*\) .*/\1/p' /run/baton.out | awk '{ n += $1 } END { print n + 0 }')"
+        kill $stay
+        "#,
+    );
+    // Threads of the kernel run elsewhere for moments.
+    assert!(found.number("apart") > 15.0, "{}", found.out);
+    assert!(found.number("left") > 0.0, "{}", found.out);
+}
+
+/// Debian's 6.12 has no sched_ext: one line says so.
+#[test]
+fn refuses_a_kernel_without_sched_ext() {
+    let mut options = host();
+    options.source.series = Some("6.12".parse().expect("a series"));
+    options.any_kernel = true;
+    let found =
+        on_host(options, r#"echo "said=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '"#);
+    assert!(found.text("said").contains("has no sched_ext"), "{}", found.out);
+    assert!(found.text("said").contains("status 1"), "{}", found.out);
+}
+
+/// `make soak`: whatever a host does in an hour, over and over. Guests that emulation loses are
+/// replaced.
+#[test]
+#[ignore = "as long as SOAK_SECONDS says"]
+fn goes_on_under_mixed_load() {
+    let seconds = std::env::var("SOAK_SECONDS").unwrap_or_else(|_| "60".into());
+    let seconds: u64 = seconds.parse().expect("SOAK_SECONDS is a number of seconds");
+    let script = r#"
+        lost=0
+        lost() { lost=$((lost + 1)); echo "lost: $*"; }
+        new() { kill_vm $1 2>/dev/null; wait $(pid_of $1) 2>/dev/null; vm $1; }
+        complaints() { dmesg -c >>/run/dmesg; grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING' /run/dmesg; }
+        before=$(complaints | wc -l)
+        rounds=0 begin=$(date +%s)
+        vm a; vm b; vm c
+        baton --halt-poll auto
+        while [ $(($(date +%s) - begin)) -lt $SECONDS_WANTED ]; do
+            rounds=$((rounds + 1))
+            set -- barrier hackbench pbzip2 shootdown barrier-pause hackbench barrier shootdown
+            shift $((rounds % 6))
+            [ $((rounds % 2)) = 0 ] && weight=300 || weight=100
+            echo $weight >/sys/fs/cgroup/a/cpu.weight
+            [ $((rounds % 3)) = 0 ] && quota="60000 100000 20000" || quota="max 100000 0"
+            echo ${quota##* } >/sys/fs/cgroup/b/cpu.max.burst 2>/dev/null
+            echo ${quota% *} >/sys/fs/cgroup/b/cpu.max
+            [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 1 $t >/dev/null; done
+            [ $((rounds % 11)) = 0 ] && new b
+            work a 4 $1; work b 4 $2; work c 4 $3
+            [ $((rounds % 4)) = 0 ] && busy && other=$! || other=
+            [ $((rounds % 5)) = 0 ] && hackbench -g 1 -l 20 >/dev/null 2>&1
+            for name in a b c; do rate $name >/dev/null; done
+            [ -z "$other" ] || kill $other
+            [ $((rounds % 13)) = 0 ] && stop_baton && baton
+            for name in a b c; do
+                kill -0 $(pid_of $name) && ! grep -q 'panic\|Oops\|stall' $RUN/$name.log || new $name
+            done 2>/dev/null
+            dmesg -c >>/run/dmesg
+            [ "$(state)" = enabled ] || fail "scx_baton is gone: $(tail -n 3 /run/baton.err)"
+            [ $((rounds % 7)) = 0 ] && for t in $(vcpus c); do taskset -p 3 $t >/dev/null; done
+        done
+        for name in a b c; do kill_vm $name; done
+        stop_baton
+        echo "rounds=$rounds"
+        echo "lost=$lost"
+        complaints | tail -n +$((before + 1))
+        echo "complaints=$(($(complaints | wc -l) - before))"
+        "#;
+    let script = script.replace("$SECONDS_WANTED", &seconds.to_string());
+    let found = match try_on_host(&host(), &script, seconds + 900) {
+        Ok(found) => found,
+        Err(loss) => panic!("the emulated host was lost: {loss}"),
+    };
+    print!("{}", found.out);
+    // About 15 s each; emulation loses a guest now and then, a scheduler that stalls them each time.
+    let rounds = found.number("rounds");
+    assert!(rounds >= (seconds / 60) as f64, "{}", found.out);
+    assert!(found.number("lost") <= 1.0 + rounds / 10.0, "{}", found.out);
+    assert_eq!(found.number("complaints"), 0.0, "{}", found.out);
+}
