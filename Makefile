@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# make demo    boot a KVM host in emulation, run guests under several schedulers, print who got what
+# make demo    boot a KVM host in emulation, run VMs under two schedulers, print who got what
 # make test    everything that proves that it works
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
