@@ -157,8 +157,8 @@ void port_init(void)
 	virtual_us = (Bit64u *)page;
 	int table = number("BATON_PROFILE");
 	if (table >= 0) {
-		page = mmap(NULL, PROFILE_SLOTS * sizeof(*profile), PROT_READ | PROT_WRITE, MAP_SHARED,
-			    table, 0);
+		page = mmap(NULL, PROFILE_SLOTS * sizeof(*profile), PROT_READ | PROT_WRITE,
+			    MAP_SHARED, table, 0);
 		if (page == MAP_FAILED)
 			BX_PANIC(("BATON_PROFILE is no file to be mapped"));
 		profile = (struct profile_slot *)page;
