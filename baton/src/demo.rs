@@ -1,41 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton demo`: who gets how much work done on a host with twice as many vCPUs as CPUs.
 
+use baton_output::note;
 use baton_testbed::experiment::{Experiment, Scheduler, Workload};
-use baton_testbed::plan::KERNEL_SCHEDULER;
 use clap::Args;
 
 use crate::ab::{Outputs, measure};
 use crate::peers::PEERS;
 use crate::testbed::HostArgs;
 
-/// Two seconds hold hundreds of slices and six completions of the slowest workload, and keep the
-/// demo within eight minutes on two cores.
-const SECONDS: f64 = 2.0;
-const WORKLOADS: [&str; 5] = ["barrier", "barrier-pause", "shootdown", "hackbench", "pbzip2"];
-const QUICK_WORKLOADS: [&str; 2] = ["barrier", "shootdown"];
+/// What is shown if nothing else is asked for: the README's table.
+const EXACT: &str = include_str!("../../testbed/experiments/exact.toml");
+/// With --quick: the lock and the call are the rows that tell most.
+const QUICK: [&str; 2] = ["bench-lock-ticket", "bench-call"];
 
-/// Boots an emulated KVM host, runs Linux guests on it under the kernel's own scheduler and under
-/// scx_baton, and shows how much work each got done.
+/// Linux guests in real time. Two seconds hold hundreds of slices and six completions of the slowest
+/// workload, and keep the demo within eight minutes on two cores.
+const LINUX: &str = "\
+    repetitions = 3\nseconds = 2\nschedulers = [\"eevdf\", \"scx_baton\"]\nworkload = [\n\
+    { name = \"barrier\" }, { name = \"barrier-pause\" }, { name = \"shootdown\" },\n\
+    { name = \"hackbench\" }, { name = \"pbzip2\" }]\n";
+const LINUX_QUICK: [&str; 2] = ["barrier", "shootdown"];
+
+/// Boots an emulated KVM host, runs VMs on it under the kernel's own scheduler and under scx_baton,
+/// and shows how much work each got done. The same table on every machine.
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub struct Demo {
     /// Two workloads only
     #[arg(long)]
     quick: bool,
+    /// Linux guests on the host that QEMU emulates, in real time: on a busy machine the figures are
+    /// noise
+    #[arg(long, conflicts_with = "exact")]
+    linux_guests: bool,
     #[command(flatten)]
     outputs: Outputs,
-    /// Interleaved repetitions of everything
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    repetitions: u32,
-    /// Length of one run
-    #[arg(long, value_name = "S", default_value_t = SECONDS)]
-    seconds: f64,
-    /// Guests, with two vCPUs each
+    /// Repetitions of everything: a seed each, or interleaved in real time [default: 5; 3 with
+    /// --linux-guests]
+    #[arg(long, value_name = "N")]
+    repetitions: Option<u32>,
+    /// Length of one run [default: as testbed/experiments/exact.toml has it; 2 with --linux-guests]
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// VMs, with as many vCPUs each as the host has CPUs; two of Linux guests
     #[arg(long, value_name = "N", default_value_t = 2)]
     vms: u32,
-    /// barrier, barrier-pause, shootdown, hackbench, pbzip2, dbench, build [default: the first five,
-    /// with --quick barrier and shootdown]
+    /// bench-NAME of 'baton bench list'; with --linux-guests barrier, barrier-pause, shootdown,
+    /// hackbench, pbzip2, dbench, build [default: those of exact.toml; the first five]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     workloads: Vec<String>,
     /// eevdf (the kernel's own), scx_baton, or any sched_ext scheduler's program [default: these
@@ -55,32 +67,47 @@ Exit status: 0; 1 if something failed, after a line that says what; 130 after Ct
 measured until then is printed and saved.";
 
 /// Returns the exit status.
-pub fn main(demo: Demo) -> i32 {
-    let options = demo.host.options();
-    let mut schedulers = demo.schedulers;
-    if schedulers.is_empty() {
-        schedulers.push(KERNEL_SCHEDULER.to_string());
-        if demo.outputs.peers {
-            schedulers.extend(PEERS.map(String::from));
-        }
-        schedulers.push("scx_baton".to_string());
-    }
-    let mut workloads = demo.workloads;
-    if workloads.is_empty() {
-        let names = if demo.quick { &QUICK_WORKLOADS[..] } else { &WORKLOADS };
-        workloads = names.iter().copied().map(String::from).collect();
-    }
-    let experiment = Experiment {
-        pcpus: options.pcpus,
-        vms: demo.vms,
-        vcpus_per_vm: 2,
-        vm_mem_mib: 256,
-        vm_cmdline: String::new(),
-        weights: Vec::new(),
-        repetitions: demo.repetitions,
-        seconds: demo.seconds,
-        schedulers: schedulers.into_iter().map(Scheduler::Name).collect(),
-        workloads: workloads.iter().map(|name| Workload::builtin(name)).collect(),
+pub fn main(mut demo: Demo) -> i32 {
+    let (text, quick) = match demo.linux_guests {
+        true => (LINUX, LINUX_QUICK),
+        false => (EXACT, QUICK),
     };
+    let mut experiment = match Experiment::parse(text) {
+        Ok(experiment) => experiment,
+        Err(error) => {
+            note(&format!("baton: {error:#}"));
+            return 1;
+        }
+    };
+    demo.host.exact = !demo.linux_guests;
+    let options = demo.host.options();
+    if !demo.schedulers.is_empty() {
+        experiment.schedulers = demo.schedulers.into_iter().map(Scheduler::Name).collect();
+    } else if demo.outputs.peers {
+        // Before Baton.
+        experiment.schedulers.splice(1..1, PEERS.map(|name| Scheduler::Name(name.to_string())));
+    }
+    if !demo.workloads.is_empty() {
+        experiment.workloads = demo.workloads.iter().map(|name| Workload::builtin(name)).collect();
+    } else if demo.quick {
+        experiment.workloads = quick.map(Workload::builtin).into();
+    }
+    experiment.pcpus = options.pcpus;
+    experiment.vms = demo.vms;
+    experiment.repetitions = demo.repetitions.unwrap_or(experiment.repetitions);
+    experiment.seconds = demo.seconds.unwrap_or(experiment.seconds);
     measure(&experiment, None, options, &demo.outputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_rows_are_among_the_others() {
+        for (text, quick) in [(EXACT, QUICK), (LINUX, LINUX_QUICK)] {
+            let all = Experiment::parse(text).unwrap().workloads;
+            assert!(quick.iter().all(|name| all.iter().any(|one| one.name == *name)), "{text}");
+        }
+    }
 }

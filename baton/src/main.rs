@@ -43,7 +43,7 @@ Ctrl-C. 'testbed' has its own.";
 
 #[derive(Subcommand)]
 enum Tool {
-    /// Show what Baton is for: real guests on an emulated KVM host, under several schedulers
+    /// Show what Baton is for: VMs on an emulated KVM host, under the kernel's scheduler and Baton
     Demo(Box<demo::Demo>),
     /// Measure this KVM host: exits, IPIs, timers, wake-ups, locks, barriers
     Bench(Box<bench::Bench>),

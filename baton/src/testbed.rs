@@ -105,7 +105,7 @@ pub struct HostArgs {
     without_kvm: bool,
     /// Emulate the host instruction by instruction: slower, but the same run every time
     #[arg(long, conflicts_with = "qemu")]
-    exact: bool,
+    pub exact: bool,
     /// The exact host's CPUs
     #[arg(long, value_name = "CPU", requires = "exact", default_value = "intel")]
     cpu: Cpu,
