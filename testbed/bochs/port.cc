@@ -34,9 +34,13 @@
 #define CLOCK_US 1000
 
 // Instructions by place, in a table that the outside maps too: open addressing, places of 0 are
-// free. What guests execute has one place.
+// free. Guests and user mode have one place each, and so have all further places of the kernel when
+// half of the slots are taken: the table is never full.
 #define PROFILE_SLOTS (1 << 20)
 #define PROFILE_GUEST 1
+#define PROFILE_USER 2
+#define PROFILE_OTHER 3
+#define KERNEL_START ((Bit64u)1 << 63)
 
 struct profile_slot {
 	Bit64u rip, instructions;
@@ -185,25 +189,31 @@ void port_wait(void)
 		take(-1);
 }
 
-bool port_profiles(void)
-{
-	return profile;
-}
-
 void port_profile(BX_CPU_C *cpu)
 {
 	static Bit64u counted[BX_MAX_SMP_THREADS_SUPPORTED];
+	static unsigned taken;
+
+	if (!profile)
+		return;
 	Bit64u count = cpu->get_icount(), &before = counted[cpu->bx_cpuid];
 	Bit64u instructions = before ? count - before : 0;
 
 	before = count;
 	if (!instructions)
 		return;
-	bool guest = cpu->in_vmx_guest || cpu->in_svm_guest;
-	Bit64u rip = guest ? PROFILE_GUEST : cpu->get_instruction_pointer();
+	Bit64u rip = cpu->get_instruction_pointer();
+	if (cpu->in_vmx_guest || cpu->in_svm_guest)
+		rip = PROFILE_GUEST;
+	else if (rip < KERNEL_START)
+		rip = PROFILE_USER;
+	else if (taken > PROFILE_SLOTS / 2)
+		rip = PROFILE_OTHER;
 	unsigned at = (rip * 0x9e3779b97f4a7c15) >> 44; // the upper 20 bits
 	while (profile[at].rip && profile[at].rip != rip)
 		at = (at + 1) % PROFILE_SLOTS;
+	if (!profile[at].rip)
+		taken++;
 	profile[at].rip = rip;
 	profile[at].instructions += instructions;
 }

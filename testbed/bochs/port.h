@@ -16,10 +16,7 @@ bool port_waits(void);
 /* Waits for the outside, between two rounds of the processors. */
 void port_wait(void);
 
-/* Whether instructions are to be counted by their place. */
-bool port_profiles(void);
-
-/* A processor has had its turn: what it has executed is counted where it stands now. */
+/* A processor has had its turn: counts what it has executed where it stands now, if asked for. */
 class BX_CPU_C;
 void port_profile(BX_CPU_C *cpu);
 

@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 const SLOTS: u64 = 1 << 20;
 const SLOT: usize = 16;
 
-/// The place of all that guests execute.
+/// Places that are no addresses: what guests execute, user mode, and the kernel once the table is
+/// half full.
 const GUEST: u64 = 1;
-
-/// The lowest address of the kernel.
-const KERNEL: u64 = 1 << 63;
+const USER: u64 = 2;
+const OTHER: u64 = 3;
 
 /// A function that is longer than this is none: the address is behind the last one of a module.
 const LONGEST: u64 = 1 << 20;
@@ -26,7 +26,8 @@ pub struct Profile(File);
 /// Instructions of one symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// As /proc/kallsyms has it, a module's or BPF program's name behind it; "(guest)", "(user)".
+    /// As /proc/kallsyms has it, a module's or BPF program's name behind it; "(guest)", "(user)",
+    /// "(others)" for what had no room.
     pub symbol: String,
     pub instructions: u64,
 }
@@ -64,7 +65,8 @@ pub fn by_symbol(places: &HashMap<u64, u64>, kallsyms: &str) -> Vec<Counted> {
     symbols.dedup_by_key(|(address, _)| *address);
     let name = |place: u64| match place {
         GUEST => "(guest)".to_string(),
-        0..KERNEL => "(user)".to_string(),
+        USER => "(user)".to_string(),
+        OTHER => "(others)".to_string(),
         _ => {
             let after = symbols.partition_point(|(address, _)| *address <= place);
             match after.checked_sub(1).map(|at| &symbols[at]) {
@@ -106,7 +108,7 @@ mod tests {
         let profile = Profile::new().unwrap();
         let kernel = 0xffff_ffff_8100_0000;
         for (slot, (place, count)) in
-            [(GUEST, 7), (0x5555, 2), (kernel + 16, 3), (kernel + 17, 4), (kernel + (2 << 20), 1)]
+            [(GUEST, 7), (USER, 2), (kernel + 16, 3), (kernel + 17, 4), (kernel + (2 << 20), 1)]
                 .into_iter()
                 .enumerate()
         {
