@@ -29,8 +29,8 @@ impl Profile {
     }
 
     /// The host whose instructions are counted, from here on.
-    pub fn host(&self) -> Result<Host, HostError> {
-        self.ready.restore_profiled(0, &self.counts)
+    pub fn host(&self, options: &HostOptions) -> Result<Host, HostError> {
+        self.ready.restore_profiled(0, &self.counts)?.usable(options)
     }
 
     /// Writes what has been counted so far.

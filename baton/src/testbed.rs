@@ -176,7 +176,7 @@ fn run(run: Run) -> Result<i32, HostError> {
     let options = run.host.options();
     let profile = run.profile.as_deref().map(|file| Profile::open(file, &options)).transpose()?;
     let mut host = match &profile {
-        Some(profile) => profile.host()?,
+        Some(profile) => profile.host(&options)?,
         None => Host::boot(&options)?,
     };
     let mut lost = None;

@@ -295,7 +295,12 @@ impl Host {
             None => Host::greeted_by(start(options)?)?,
             Some(_) => Ready::get(options)?.restore(0)?,
         };
-        let hello = &host.hello;
+        host.usable(options)
+    }
+
+    /// The host, unless its kernel lacks what the options ask for.
+    pub fn usable(self, options: &HostOptions) -> Result<Host, HostError> {
+        let hello = &self.hello;
         let required = [
             ("sched_ext", hello.sched_ext),
             ("BTF", hello.btf),
@@ -306,7 +311,7 @@ impl Host {
                 return Err(HostError::NotUsable { release: hello.release.clone(), what });
             }
         }
-        Ok(host)
+        Ok(self)
     }
 
     /// Has the emulator save the host, and end.
