@@ -93,7 +93,7 @@ pub struct HostArgs {
     modules: Option<PathBuf>,
     /// A qemu-system-x86_64 of your own, version 10 or later
     #[arg(long, value_name = "FILE")]
-    qemu: Option<PathBuf>,
+    pub qemu: Option<PathBuf>,
     /// One more program for the host's /bin; may be given again
     #[arg(long = "bin", value_name = "FILE")]
     bins: Vec<PathBuf>,
