@@ -62,8 +62,8 @@ fuzz: build
 	@echo "fuzzing the scheduler in the simulator ($(FUZZ_SECONDS) s)"
 	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
-# On the exact host several tests at a time, since some wait for what others prepare; on QEMU's, which
-# follows the real clock, one at a time.
+# On the exact host several tests at a time, since some wait for what others prepare; on QEMU's,
+# which follows the real clock, one at a time.
 host-test: build
 	@echo "tests on emulated KVM hosts (a quarter of an hour)"
 	@$(CARGO) test --release --quiet -p baton --test exact -- --test-threads=1 --nocapture

@@ -76,8 +76,8 @@ fn prepared(base: &Ready, setup: &str) -> Ready {
     prepared.unwrap_or_else(|error| panic!("{error}\n{}", String::from_utf8_lossy(&out)))
 }
 
-/// Runs `script` after guests.sh on a host of its own, and returns what it printed; it must end with
-/// status 0.
+/// Runs `script` after guests.sh on a host of its own, and returns what it printed; it must end
+/// with status 0.
 fn on_host(from: From, script: &str) -> Findings {
     let mut host = from.ready().restore(0).unwrap_or_else(|error| panic!("{error}"));
     let mut out = Vec::new();
@@ -337,7 +337,8 @@ fn kvm_may_come_later_and_go() {
         rmmod kvm_intel && rmmod kvm && rmmod irqbypass || fail "rmmod"
         BATON_READY=started baton --halt-poll 50000
         poll=/sys/module/kvm/parameters/halt_poll_ns
-        for m in irqbypass kvm kvm-intel; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done
+        insmods() { for m; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done; }
+        insmods irqbypass kvm kvm-intel
         until_true 'grep -q "watching KVM" /run/baton.err'
         vm a
         work a 1 barrier --pause-every 1000
@@ -349,7 +350,7 @@ fn kvm_may_come_later_and_go() {
         until_true 'grep -q "KVM is gone" /run/baton.err'
         rmmod kvm || fail "rmmod kvm"
         echo "state=$(state)"
-        for m in kvm kvm-intel; do baton-agent insmod /lib/modules/$m.ko || fail "insmod $m"; done
+        insmods kvm kvm-intel
         until_true '[ $(grep -c "watching KVM" /run/baton.err) = 2 ]'
         echo "again=$(cat $poll)"
         stop_baton

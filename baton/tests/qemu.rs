@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! scx_baton on the host that QEMU emulates, in real time: a second opinion beside the exact host,
-//! whose tests are in host.rs, and what that one cannot do yet: a CPU that goes and comes back there
-//! misses interrupts, and Intel's PAUSE-loop exits are not for guests' user mode. What is asserted is
-//! order and correctness: emulated time is no measure.
+//! whose tests are in host.rs, and what that one cannot do yet. There a CPU that goes and comes back
+//! misses interrupts, and guests' user mode has no PAUSE-loop exits, as on Intel's CPUs. What is
+//! asserted is order and correctness: emulated time is no measure.
 
 mod script;
 
@@ -115,7 +115,8 @@ fn a_task_that_shares_a_core_moves_when_another_becomes_idle() {
         done
         echo "apart=$apart"
         sleep 1.5
-        echo "left=$(sed -n 's/.*cores left \([0-9]*\) .*/\1/p' /run/baton.out | awk '{ n += $1 } END { print n + 0 }')"
+        left() { sed -n 's/.*cores left \([0-9]*\) .*/\1/p' /run/baton.out; }
+        echo "left=$(left | awk '{ n += $1 } END { print n + 0 }')"
         kill $stay
         "#,
     );
@@ -229,7 +230,10 @@ fn goes_on_under_mixed_load() {
         lost=0
         lost() { lost=$((lost + 1)); echo "lost: $*"; }
         new() { kill_vm $1 2>/dev/null; wait $(pid_of $1) 2>/dev/null; vm $1; }
-        complaints() { dmesg -c >>/run/dmesg; grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING' /run/dmesg; }
+        complaints() {
+            dmesg -c >>/run/dmesg
+            grep 'watchdog\|stall\|sched_ext.*error\|BUG\|WARNING' /run/dmesg
+        }
         before=$(complaints | wc -l)
         rounds=0 begin=$(date +%s)
         vm a; vm b; vm c
@@ -252,7 +256,8 @@ fn goes_on_under_mixed_load() {
             [ -z "$other" ] || kill $other
             [ $((rounds % 13)) = 0 ] && stop_baton && baton
             for name in a b c; do
-                kill -0 $(pid_of $name) && ! grep -q 'panic\|Oops\|stall' $RUN/$name.log || new $name
+                kill -0 $(pid_of $name) && ! grep -q 'panic\|Oops\|stall' $RUN/$name.log ||
+                    new $name
             done 2>/dev/null
             dmesg -c >>/run/dmesg
             [ "$(state)" = enabled ] || fail "scx_baton is gone: $(tail -n 3 /run/baton.err)"
@@ -271,7 +276,8 @@ fn goes_on_under_mixed_load() {
         Err(loss) => panic!("the emulated host was lost: {loss}"),
     };
     print!("{}", found.out);
-    // About 15 s each; emulation loses a guest now and then, a scheduler that stalls them each time.
+    // About 15 s each; emulation loses a guest now and then, a scheduler that stalls them loses one
+    // each time.
     let rounds = found.number("rounds");
     assert!(rounds >= (seconds / 60) as f64, "{}", found.out);
     assert!(found.number("lost") <= 1.0 + rounds / 10.0, "{}", found.out);

@@ -68,8 +68,8 @@ impl Cache {
         Ok(dir)
     }
 
-    /// Gives this cache back and opens the one in its directory `name`, which has a lock of its own:
-    /// what takes minutes to make keeps nobody from the other entries.
+    /// Gives this cache back and opens the one in its directory `name`, which has a lock of its
+    /// own: what takes minutes to make keeps nobody from the other entries.
     pub fn into_nested(self, name: &str) -> Result<Cache> {
         let dir = self.dir.join(name);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
