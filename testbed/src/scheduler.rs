@@ -2,8 +2,9 @@
 //! A sched_ext scheduler as an experiment uses it: a command that takes the host over and gives it
 //! back when interrupted.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,6 +38,46 @@ pub struct Running {
     enabled: u64,
     /// What it says.
     log: File,
+    /// What the kernel has said since it was started.
+    kernel: Option<KernelLog>,
+}
+
+/// /dev/kmsg: one record a read.
+struct KernelLog(File);
+
+impl KernelLog {
+    /// From now on. `None` without permission.
+    fn open() -> Option<KernelLog> {
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
+        file.seek(SeekFrom::End(0)).ok()?;
+        Some(KernelLog(file))
+    }
+
+    /// Why sched_ext has ended a scheduler, in the kernel's words.
+    fn reason(&mut self) -> Option<String> {
+        let mut all = String::new();
+        let mut record = vec![0; 8192]; // CONSOLE_EXT_LOG_MAX, printk's longest record
+        loop {
+            match self.0.read(&mut record) {
+                Ok(length) if length > 0 => {
+                    all += &String::from_utf8_lossy(&record[..length]);
+                    all.push('\n');
+                }
+                // EPIPE: records were lost; the next read goes on behind them.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                _ => return reason_in(&all),
+            }
+        }
+    }
+}
+
+/// What scx_disable_workfn() in kernel/sched/ext.c prints: that a scheduler is disabled and the kind
+/// of reason, then, for an error, what happened.
+fn reason_in(records: &str) -> Option<String> {
+    let said = records.lines().filter_map(|line| line.split_once(";sched_ext: ").map(|it| it.1));
+    let words: Vec<&str> = said.skip_while(|words| !words.contains(" disabled (")).collect();
+    (!words.is_empty()).then(|| words.join(": "))
 }
 
 /// Why a scheduler did not take over. The kernel's own is in charge, or will be soon.
@@ -53,6 +94,7 @@ pub fn start(command: &[String]) -> Result<Running, StartError> {
     let name = command.first().map_or("", String::as_str);
     let ended = |text: String| StartError::Ended(format!("{name}: {text}"));
     let before = enable_seq();
+    let kernel = KernelLog::open();
     let (mut child, log) = spawn(command).map_err(|error| ended(format!("{error:#}")))?;
     let end = Instant::now() + START;
     while Instant::now() < end {
@@ -63,7 +105,7 @@ pub fn start(command: &[String]) -> Result<Running, StartError> {
         }
         if state() == "enabled" && enable_seq() > before {
             wait_until_quiet(&child);
-            return Ok(Running { child, enabled: before + 1, log });
+            return Ok(Running { child, enabled: before + 1, log, kernel });
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -114,8 +156,18 @@ impl Running {
     /// Why the scheduler no longer schedules, if so: it ended, was thrown out or started anew.
     pub fn lost(&mut self) -> Option<String> {
         let ended = matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
-        (ended || state() != "enabled" || enable_seq() != self.enabled)
-            .then(|| last_words(&self.log))
+        if !ended && state() == "enabled" && enable_seq() == self.enabled {
+            return None;
+        }
+        // The kernel says why after it has taken over, and the program after that.
+        let end = Instant::now() + SETTLE;
+        loop {
+            let reason = self.kernel.as_mut().and_then(KernelLog::reason);
+            if reason.is_some() || Instant::now() >= end {
+                return Some(reason.unwrap_or_else(|| last_words(&self.log)));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Interrupts it, kills it if that does not help, and waits until the kernel schedules again.
@@ -169,4 +221,23 @@ fn last_words(log: &File) -> String {
 pub fn last_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.trim_end().lines().last().unwrap_or("no message").trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_why_a_scheduler_left() {
+        let records = "6,1,2,-;sched_ext: BPF scheduler \"baton\" enabled\n\
+             4,2,3,-;kvm: something\n SUBSYSTEM=x\n\
+             3,3,4,-;sched_ext: BPF scheduler \"baton\" disabled (runnable task stall)\n\
+             3,4,5,-;sched_ext: baton: sh[7] failed to run for 5.012s\n";
+        assert_eq!(
+            reason_in(records).unwrap(),
+            "BPF scheduler \"baton\" disabled (runnable task stall): \
+             baton: sh[7] failed to run for 5.012s"
+        );
+        assert_eq!(reason_in("6,1,2,-;sched_ext: BPF scheduler \"baton\" enabled\n"), None);
+    }
 }
