@@ -68,7 +68,7 @@ impl Emulator {
                 Some(meaning) => meaning.to_string(),
                 // Its last words are from before the crash.
                 None if status.signal().is_some() => format!("the emulator crashed ({status})"),
-                None => command::last_line(&self.complaints())
+                None => last_words(&self.complaints())
                     .map_or_else(|| status.to_string(), str::to_string),
             }),
             Err(error) => Some(error.to_string()),
@@ -94,8 +94,27 @@ impl Emulator {
     }
 }
 
+/// Bochs puts what it ended for between ornaments and a banner, QEMU at the end.
+fn last_words(complaints: &str) -> Option<&str> {
+    let panic = complaints.lines().rev().find_map(|line| Some(line.split_once(">>PANIC<< ")?.1));
+    panic.or_else(|| command::last_line(complaints))
+}
+
 impl Drop for Emulator {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_emulator_ended_for_is_its_last_words() {
+        let bochs =
+            "00p[SIM   ] >>PANIC<< 'n_cores' is out of range\n=====\nBuilt from snapshot\n===\n";
+        assert_eq!(last_words(bochs), Some("'n_cores' is out of range"));
+        assert_eq!(last_words("a\nqemu: no memory\n"), Some("qemu: no memory"));
     }
 }
