@@ -11,13 +11,16 @@ use crate::results::{Cell, Figures, Report, Row};
 const HEAD: [&str; 7] =
     ["", "median", "spread", "of the ideal (range)", "Jain", "PLE exits", "× EEVDF [95 %]"];
 
+/// An interval whose bounds are that many times apart, in real time, says how busy the machine was.
+const NOISE: f64 = 4.0;
+
 /// The whole report; ends with a line break.
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
     for row in &report.workloads {
         let mut lines = vec![HEAD.map(String::from).to_vec()];
         lines.extend(row.schedulers.iter().filter_map(|(name, cell)| match cell {
-            Cell::Figures(figures) => Some(line(name, figures)),
+            Cell::Figures(figures) => Some(line(name, figures, report.inputs.is_none())),
             Cell::Failed { .. } => None,
         }));
         let _ = writeln!(out, "{}", title(report, row));
@@ -47,7 +50,13 @@ fn title(report: &Report, row: &Row) -> String {
     format!("{}, {} ({}{ideal})", row.name, report.place(row), row.unit)
 }
 
-fn line(name: &str, figures: &Figures) -> Vec<String> {
+/// Whether the interval of the ratio is too wide to say anything.
+fn is_noise(figures: &Figures) -> bool {
+    let bounds = figures.vs_eevdf.and_then(|versus| Some((versus.low?, versus.high?)));
+    bounds.is_some_and(|(low, high)| high > low * NOISE)
+}
+
+fn line(name: &str, figures: &Figures, real_time: bool) -> Vec<String> {
     let none = || "–".to_string();
     let percent = |share: f64| format!("{:.0}", share * 100.0);
     let share = match (figures.of_ideal, figures.of_ideal_min, figures.of_ideal_max) {
@@ -57,6 +66,7 @@ fn line(name: &str, figures: &Figures) -> Vec<String> {
         _ => none(),
     };
     let versus = figures.vs_eevdf.map_or_else(none, |versus| match (versus.low, versus.high) {
+        _ if real_time && is_noise(figures) => "noise".to_string(),
         (Some(low), Some(high)) => {
             format!("{} [{}, {}]", figure(versus.ratio), figure(low), figure(high))
         }
@@ -75,6 +85,15 @@ fn line(name: &str, figures: &Figures) -> Vec<String> {
 
 fn footer(report: &Report) -> String {
     let mut out = conditions(report);
+    let cells = report.workloads.iter().flat_map(|row| &row.schedulers);
+    let noise = |cell: &Cell| matches!(cell, Cell::Figures(figures) if is_noise(figures));
+    if report.inputs.is_none() && cells.into_iter().any(|(_, cell)| noise(cell)) {
+        out += &format!(
+            "\nnoise: the bounds of the 95 % interval are more than {NOISE} times apart. This \
+             machine is too slow or too\nbusy for a figure in real time: run it alone, with more \
+             repetitions, or on an exact host (--exact)."
+        );
+    }
     if let Some(inputs) = &report.inputs {
         let Inputs { machine, emulator, kernel, image, programs, .. } = inputs;
         let _ = write!(
@@ -153,6 +172,22 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+    }
+
+    #[test]
+    fn noise_is_no_figure() {
+        let mut report = sample();
+        for row in &mut report.workloads {
+            for (_, cell) in &mut row.schedulers {
+                let Cell::Figures(figures) = cell else { continue };
+                if let Some(versus) = &mut figures.vs_eevdf {
+                    (versus.low, versus.high) = (Some(0.01), Some(157.0));
+                }
+            }
+        }
+        let text = render(&report);
+        assert!(!text.contains("157") && text.contains("too slow or too"), "{text}");
+        assert!(!render(&sample()).contains("noise"));
     }
 
     #[test]
