@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use baton_output::{OutFile, note, open_all, say};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
@@ -17,6 +17,7 @@ use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
 use clap::Args;
 
+use crate::against::Earlier;
 use crate::progress::Progress;
 use crate::results::Report;
 use crate::testbed::HostArgs;
@@ -63,6 +64,10 @@ pub struct Outputs {
     /// Write a bar chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Say where this run differs from an earlier one on an exact host, whose --json this is; the
+    /// last one given counts
+    #[arg(long, value_name = "FILE", overrides_with = "against")]
+    against: Option<PathBuf>,
     /// Install missing public schedulers with cargo, into the cache
     #[arg(long)]
     pub peers: bool,
@@ -120,9 +125,16 @@ fn try_measure(
 ) -> Result<(), Stop> {
     // All that can be known to be wrong is told before the host boots.
     experiment.check().map_err(Stop::Setup)?;
+    if outputs.against.is_some() && options.exact.is_none() {
+        return Err(Stop::Setup(anyhow!(
+            "--against compares runs on exact hosts alone: leave it out, or add --exact"
+        )));
+    }
+    let earlier = outputs.against.as_deref().map(Earlier::read).transpose().map_err(Stop::Setup)?;
     let wanted = [("--json", outputs.json.as_deref()), ("--svg", outputs.svg.as_deref())];
-    let inputs: Vec<(&str, &Path)> =
-        input.map(|path| ("the experiment", path)).into_iter().collect();
+    let experiment_file = input.map(|path| ("the experiment", path));
+    let against_file = outputs.against.as_deref().map(|path| ("what --against reads", path));
+    let inputs: Vec<(&str, &Path)> = experiment_file.into_iter().chain(against_file).collect();
     let [json, svg] = open_all(wanted, &inputs).map_err(Stop::Setup)?;
     options.extra_bins.extend(programs(experiment, outputs.peers).map_err(Stop::Setup)?);
     options.pcpus = experiment.pcpus;
@@ -158,7 +170,11 @@ fn try_measure(
     progress.finish();
     let report = Report::new(experiment, &kernel, inputs.as_ref(), &records);
     if !records.is_empty() {
-        let told = say(&table::render(&report));
+        let mut text = table::render(&report);
+        if let Some(earlier) = earlier {
+            text += &earlier.compare(&report).map_err(Stop::Setup)?;
+        }
+        let told = say(&text);
         save(&report, json.as_ref(), svg.as_ref()).and(unwritten).and(told).map_err(Stop::Setup)?;
     }
     ended

@@ -2,6 +2,7 @@
 //! The command line of Baton's tools.
 
 mod ab;
+mod against;
 mod bench;
 mod chart;
 mod demo;

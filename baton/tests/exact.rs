@@ -2,6 +2,8 @@
 //! The exact host: what it gives depends on its inputs alone, and its failures are told apart.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -62,6 +64,25 @@ fn a_run_depends_on_its_seed_alone() {
     });
     assert_eq!(quiet, busy, "the same seed beside two busy loops");
     assert_ne!(quiet, observed(2, OBSERVED), "another seed");
+}
+
+/// The image has them, and where they lie in memory decides what a run does.
+#[test]
+fn programs_do_not_depend_on_the_directory_of_their_build() {
+    let baton = Path::new(env!("CARGO_BIN_EXE_baton"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["baton", "baton-agent", "scx_baton"] {
+        let stripped = dir.path().join(name);
+        let mut strip = Command::new("strip");
+        strip.arg("-o").arg(&stripped).arg(baton.with_file_name(name));
+        assert!(strip.status().unwrap().success(), "{name}");
+        let program = fs::read(&stripped).unwrap();
+        let needle = format!("{}/", root.display()).into_bytes();
+        let at = program.windows(needle.len()).position(|window| window == needle);
+        let words = at.map(|at| String::from_utf8_lossy(&program[at..at + 100]).into_owned());
+        assert_eq!(words, None, "{name}");
+    }
 }
 
 #[test]

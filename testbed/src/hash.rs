@@ -22,6 +22,11 @@ pub fn texts<S: AsRef<str>>(texts: &[S]) -> String {
     hex(hash)
 }
 
+/// Of bytes in memory.
+pub fn bytes(bytes: &[u8]) -> String {
+    hex(Sha256::new().chain_update(bytes))
+}
+
 /// Of a file's contents.
 pub fn file(path: &Path) -> Result<String> {
     let open = || File::open(path).and_then(|file| of_open(&file));

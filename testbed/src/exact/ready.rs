@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 use super::saved::{self, Inputs, Saved};
 use super::{Bochs, Machine, Profile, Start, Tools, command_line};
 use crate::cache::Cache;
+use crate::elf;
 use crate::hash;
 use crate::host::{Host, HostError, HostOptions, Parts, parts};
 use crate::image;
@@ -23,14 +24,22 @@ pub struct Ready {
     verbose: bool,
 }
 
-/// The hashes of the programs that are built on this machine, by name.
+/// The hashes of the programs that are built on this machine, by name; of what the image has of
+/// them, since debug information names the directory of the build.
 fn programs(extra: &[PathBuf]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for file in image::own()?.iter().chain(extra) {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        all.insert(name, hash::file(file)?);
+        all.insert(name, hash::bytes(&elf::loaded_part(file)?));
     }
     Ok(all)
+}
+
+/// The hash of all that the emulator is told, wherever its files lie.
+fn configuration(machine: &Machine, command_line: &str) -> anyhow::Result<String> {
+    let anywhere = Machine { bios: PathBuf::new(), vga_bios: PathBuf::new(), ..machine.clone() };
+    let (bios, vga_bios) = (hash::file(&machine.bios)?, hash::file(&machine.vga_bios)?);
+    Ok(hash::texts(&[&anywhere.config(), &bios, &vga_bios, command_line]))
 }
 
 impl Ready {
@@ -52,7 +61,7 @@ impl Ready {
         let inputs = Inputs {
             emulator: bochs.hash.clone(),
             machine: machine.to_string(),
-            configuration: hash::texts(&[&machine.config(), &command_line]),
+            configuration: configuration(&machine, &command_line)?,
             kernel: hash::file(&kernel.image)?,
             image: hash::file(initrd.path())?,
             programs: programs(&options.extra_bins)?,

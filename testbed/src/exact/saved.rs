@@ -65,6 +65,25 @@ pub struct Saved {
 }
 
 impl Inputs {
+    /// What is another one there: in words, and programs by name.
+    pub fn differ_from(&self, other: &Inputs) -> Vec<String> {
+        let parts = [
+            ("machine", self.machine != other.machine),
+            ("configuration", self.configuration != other.configuration),
+            ("emulator", self.emulator != other.emulator),
+            ("kernel", self.kernel != other.kernel),
+            ("image", self.image != other.image),
+        ];
+        let parts = parts.into_iter().filter(|(_, differs)| *differs);
+        let programs = self.programs.iter().filter(|(name, hash)| {
+            other.programs.get(*name) != Some(hash) // one that is not there, too
+        });
+        parts
+            .map(|(part, _)| part.to_string())
+            .chain(programs.map(|(name, _)| name.clone()))
+            .collect()
+    }
+
     /// The cache's name for the machine that is made from these.
     pub fn name(&self) -> String {
         let Inputs { configuration, emulator, kernel, image, prepared, .. } = self;
