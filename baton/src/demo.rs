@@ -42,7 +42,7 @@ pub struct Demo {
     /// Length of one run [default: as testbed/experiments/exact.toml has it; 2 with --linux-guests]
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// VMs, with as many vCPUs each as the host has CPUs; two of Linux guests
+    /// VMs, with as many vCPUs each as the host has CPUs
     #[arg(long, value_name = "N", default_value_t = 2)]
     vms: u32,
     /// bench-NAME of 'baton bench list'; with --linux-guests barrier, barrier-pause, shootdown,

@@ -34,7 +34,7 @@ pub struct Report {
 pub struct Row {
     pub name: String,
     pub unit: String,
-    /// Guests that were up; 0: it ran on the host itself.
+    /// VMs that were up; 0: it ran on the host itself.
     pub vms: u32,
     pub active_vms: u32,
     /// Sum of rates if each guest had the host alone for its fair share of the time: the median of
@@ -129,7 +129,7 @@ impl Report {
             emulated: true,
             pcpus: experiment.pcpus,
             vms: experiment.vms,
-            vcpus_per_vm: experiment.vcpus_per_vm,
+            vcpus_per_vm: experiment.vcpus_per_vm(),
             repetitions: finished_repetitions(experiment, records),
             seconds: experiment.seconds,
             complete: records.len() == experiment.runs().len(),
@@ -151,13 +151,13 @@ impl Report {
 impl Row {
     /// `None` as long as nothing is known about the workload.
     fn new(experiment: &Experiment, index: usize, records: &[Record]) -> Option<Row> {
-        let (vms, active_vms) = experiment.guests(&experiment.workloads[index]);
+        let (vms, active_vms) = experiment.vms(&experiment.workloads[index]);
         let records: Vec<&Record> = records.iter().filter(|r| r.run.row == index).collect();
         let workload = &records.first()?.run.workload;
 
         // One guest cannot fill a host that is wider than it: the ideal is as many guests as fit
         // side by side, and no more than there are.
-        let wide = f64::from(experiment.pcpus) / f64::from(experiment.vcpus_per_vm);
+        let wide = f64::from(experiment.pcpus) / f64::from(experiment.vcpus_per_vm());
         let scale = wide.max(1.0).min(f64::from(active_vms));
         let alone: Vec<(u32, f64)> = records
             .iter()
@@ -427,6 +427,7 @@ pub mod tests {
         let report = Report::new(&experiment, "", None, &records);
         let row = &report.workloads[0];
         assert_eq!((row.ideal, row.unit.as_str()), (Some(1000.0), "rounds/s"));
+        assert_eq!((row.vms, row.active_vms), (2, 2), "they are VMs, though no guests");
         for (name, cell) in &row.schedulers {
             let Cell::Figures(figures) = cell else { panic!("no figures") };
             assert_eq!(figures.of_ideal, Some(0.4), "{name}");
@@ -436,7 +437,7 @@ pub mod tests {
 
     #[test]
     fn a_wide_host_raises_the_ideal() {
-        let text = EXPERIMENT.replace("repetitions", "pcpus = 8\nrepetitions");
+        let text = EXPERIMENT.replace("repetitions", "pcpus = 8\nvcpus_per_vm = 2\nrepetitions");
         let experiment = Experiment::parse(&text).unwrap();
         let run = experiment.runs().into_iter().find(|run| run.alone).unwrap();
         let vms = vec![Measured::new(1000, 1.0, "x/s")];

@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::layout::*;
+use crate::throughput::spin;
 use crate::{area, calibrate, cpu, params, setup, store};
 
 const MSR_TSC_DEADLINE: u32 = 0x6e0;
@@ -121,15 +122,8 @@ fn cost(samples: u64, mut action: impl FnMut()) {
     }
 }
 
-/// Spins until `reached`; PAUSE as often as the layout says.
-fn wait(mut reached: impl FnMut() -> bool) {
-    let mut spins = 0;
-    while !reached() {
-        spins += 1;
-        if spins % SPINS_PER_PAUSE == 0 {
-            cpu::pause();
-        }
-    }
+fn wait(reached: impl FnMut() -> bool) {
+    spin(params().spins_per_pause.load(Relaxed), reached);
 }
 
 fn icr(low: u64, destination: u64) {

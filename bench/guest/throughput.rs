@@ -20,8 +20,9 @@ pub fn run(test: u64, index: u64) -> ! {
     let params = params();
     let arg = |i: usize| params.args[i].load(Relaxed);
     let ops = &area(index).ops;
+    let pause = params.spins_per_pause.load(Relaxed);
     if test == TEST_BARRIER {
-        let (work, pause) = (arg(0), arg(1));
+        let (work, pause) = (arg(0), if arg(1) == 0 { 0 } else { pause });
         loop {
             barrier(work, pause);
             ops.fetch_add(1, Relaxed);
@@ -40,7 +41,7 @@ pub fn run(test: u64, index: u64) -> ! {
             ops.fetch_add(1, Relaxed);
         }
     }
-    let (kind, inside, outside, pause) = (arg(0), arg(1), arg(2), arg(3));
+    let (kind, inside, outside) = (arg(0), arg(1), arg(2));
     let amd = cpu::is_amd();
     loop {
         lock(kind, index, pause);
@@ -52,7 +53,7 @@ pub fn run(test: u64, index: u64) -> ! {
 }
 
 /// Spins, with PAUSE every `pause`-th time (0: never).
-fn spin(pause: u64, mut reached: impl FnMut() -> bool) {
+pub fn spin(pause: u64, mut reached: impl FnMut() -> bool) {
     let mut spins = 0u64;
     while !reached() {
         spins += 1;

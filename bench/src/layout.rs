@@ -58,6 +58,8 @@ pub struct Params {
     pub samples_at: AtomicU64,
     /// [`APIC_X2`] or [`APIC_X`].
     pub apic: AtomicU64,
+    /// Where a payload spins with PAUSE, it executes one every so many times around.
+    pub spins_per_pause: AtomicU64,
     /// vCPUs that have come up.
     pub up: AtomicU64,
     /// Shared by the vCPUs; each on a line of its own.
@@ -111,11 +113,6 @@ pub const AREA_IDT: u64 = 0x1000;
 pub const AREA_INTERRUPT_STACK: u64 = 0x4000;
 pub const AREA_STACK: u64 = AREA_SIZE;
 
-/// Where a payload waits for others it executes PAUSE this often, as a loop of a real kernel does
-/// to let a sibling hyper-thread run; not every time around, because emulated SVM has no pause
-/// filter, so that every PAUSE exits there.
-pub const SPINS_PER_PAUSE: u64 = 2000;
-
 /// Rounds of the calibration loop: dependent multiply-adds.
 pub const CALIBRATION_ROUNDS: u64 = 1000;
 
@@ -138,7 +135,8 @@ tests! {
     TEST_PING_PONG = 13, "Two vCPUs wake each other: args are idle cycles before each, and before \
         the first few.";
     TEST_IO = 14, "A request to another host thread, waited for in HLT or by polling (args).";
-    TEST_BARRIER = 20, "All compute, then spin: args are rounds of computing, spins per PAUSE.";
+    TEST_BARRIER = 20, "All compute, then spin: args are rounds of computing, and whether \
+        they spin with PAUSE.";
     TEST_LOCK = 21, "All take a lock: args are kind, rounds inside, rounds outside.";
     TEST_PAUSE = 22, "PAUSE and nothing else.";
     TEST_TOUCH = 23, "The first write to each page of memory of its own (args: where it is).";

@@ -401,7 +401,7 @@ fn throughput() -> Vec<Test> {
     };
     let lock = |name: &str, what: &str, kind| {
         Test::new(format!("lock-{name}"), what, Gives::Rate("turns/s"), TEST_LOCK)
-            .args([kind, LOCK_INSIDE, LOCK_OUTSIDE, SPINS_PER_PAUSE])
+            .args([kind, LOCK_INSIDE, LOCK_OUTSIDE, 0])
             .vcpus(ALL)
     };
     vec![
@@ -412,7 +412,7 @@ fn throughput() -> Vec<Test> {
             TEST_PAUSES,
         ),
         barrier("barrier", "compute 100 µs at 3 GHz, then spin at a barrier, no PAUSE", 0),
-        barrier("barrier-pause", "the same, PAUSE every 2,000th time around", SPINS_PER_PAUSE),
+        barrier("barrier-pause", "the same, spinning with PAUSE", 1),
         lock("test-and-set", "a test-and-set lock, held a quarter of the time", LOCK_TEST_AND_SET),
         lock("ticket", "a ticket lock: strictly in order", LOCK_TICKET),
         lock("queued", "a queued lock (MCS): strictly in order", LOCK_QUEUED),

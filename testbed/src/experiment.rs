@@ -17,9 +17,8 @@ pub struct Experiment {
     /// Guests, 1 to 16; a workload may have its own number.
     #[serde(default = "two")]
     pub vms: u32,
-    /// 1 to 16.
-    #[serde(default = "two")]
-    pub vcpus_per_vm: u32,
+    /// 1 to 16; if absent, as many as the host has CPUs.
+    pub vcpus_per_vm: Option<u32>,
     /// Memory of each guest, MiB, 128 to 4096.
     #[serde(default = "guest_mem")]
     pub vm_mem_mib: u32,
@@ -116,7 +115,7 @@ impl Experiment {
     pub fn check(&self) -> Result<()> {
         in_range("pcpus", self.pcpus, 1, 16)?;
         in_range("vms", self.vms, 1, 16)?;
-        in_range("vcpus_per_vm", self.vcpus_per_vm, 1, 16)?;
+        in_range("vcpus_per_vm", self.vcpus_per_vm(), 1, 16)?;
         in_range("vm_mem_mib", self.vm_mem_mib, 128, 4096)?;
         let printable = self.vm_cmdline.chars().all(|c| c == ' ' || c.is_ascii_graphic());
         ensure!(
@@ -145,9 +144,9 @@ impl Experiment {
         for (i, workload) in self.workloads.iter().enumerate() {
             self.check_workload(workload)
                 .with_context(|| format!("workload {} (\"{}\")", i + 1, workload.name))?;
-            let twin = self.workloads[..i].iter().any(|other| {
-                other.name == workload.name && self.guests(other) == self.guests(workload)
-            });
+            let twin = self.workloads[..i]
+                .iter()
+                .any(|other| other.name == workload.name && self.vms(other) == self.vms(workload));
             ensure!(!twin, "workload \"{}\" appears twice with the same guests", workload.name);
         }
         Ok(())
@@ -178,6 +177,21 @@ impl Experiment {
         let (vms, active) = self.guests(workload);
         in_range("vms", vms, 1, 16)?;
         in_range("active_vms", active, 1, vms)
+    }
+
+    pub fn vcpus_per_vm(&self) -> u32 {
+        self.vcpus_per_vm.unwrap_or(self.pcpus)
+    }
+
+    /// VMs that are up, and that work, for a workload: guests, or those that the bench makes.
+    pub fn vms(&self, workload: &Workload) -> (u32, u32) {
+        match workload.bench() {
+            Some(_) => {
+                let vms = workload.vms.unwrap_or(self.vms);
+                (vms, vms)
+            }
+            None => self.guests(workload),
+        }
     }
 
     /// Guests that are up, and that work, for a workload; none for one on the host.
@@ -259,7 +273,8 @@ impl Experiment {
         let line = format!(
             "baton bench {test} --measured --repetitions 1 --samples {SAMPLES} --seconds {} --vms \
              {vms} --vcpus {}",
-            self.seconds, self.vcpus_per_vm
+            self.seconds,
+            self.vcpus_per_vm()
         );
         plan::Workload {
             name: workload.name.clone(),
@@ -272,7 +287,7 @@ impl Experiment {
     /// The plan for some of the runs.
     pub fn plan(&self, runs: &[Run]) -> Plan {
         Plan {
-            vcpus_per_vm: self.vcpus_per_vm,
+            vcpus_per_vm: self.vcpus_per_vm(),
             vm_mem_mib: self.vm_mem_mib,
             vm_cmdline: self.vm_cmdline.clone(),
             weights: self.weights.clone(),
@@ -392,6 +407,18 @@ mod tests {
 
     fn refusal(from: &str, to: &str) -> String {
         format!("{:#}", Experiment::parse(&GOOD.replacen(from, to, 1)).unwrap_err())
+    }
+
+    #[test]
+    fn vms_are_as_wide_as_the_host_and_those_of_the_bench_count() {
+        let text = "pcpus = 4\nrepetitions = 1\nseconds = 1\nschedulers = [\"eevdf\"]\n";
+        let row = |vms| format!("[[workload]]\nname = \"bench-lock-ticket\"\nvms = {vms}\n");
+        let experiment = Experiment::parse(&format!("{text}{}{}", row(1), row(3))).unwrap();
+        assert_eq!(experiment.vms(&experiment.workloads[1]), (3, 3));
+        let line = experiment.runs()[1].workload.argv.join(" ");
+        assert!(line.ends_with("--vms 3 --vcpus 4"), "{line}");
+        let twins = Experiment::parse(&format!("{text}{}{}", row(3), row(3))).unwrap_err();
+        assert!(format!("{twins:#}").contains("twice"));
     }
 
     #[test]
