@@ -12,8 +12,8 @@ use crate::testbed::HostArgs;
 
 /// What is shown if nothing else is asked for: the README's table.
 const EXACT: &str = include_str!("../../testbed/experiments/exact.toml");
-/// With --quick: the lock and the call are the rows that tell most.
-const QUICK: [&str; 2] = ["bench-lock-ticket", "bench-call"];
+/// With --quick: where Baton gives most, and what it costs.
+const QUICK: [&str; 2] = ["bench-barrier", "bench-call"];
 
 /// Linux guests in real time: the rows of docs/qemu.md, fewer times, which keeps the demo within
 /// eight minutes on two cores.

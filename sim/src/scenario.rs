@@ -21,7 +21,8 @@ use crate::sim::Fault;
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
-pub const MACHINES: [(&str, &str); 6] = [
+pub const MACHINES: [(&str, &str); 7] = [
+    ("exact", include_str!("../machines/exact.toml")),
     ("testbed", include_str!("../machines/testbed.toml")),
     ("xeon-x7560", include_str!("../machines/xeon-x7560.toml")),
     ("xeon-8", include_str!("../machines/xeon-8.toml")),
@@ -767,12 +768,14 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 10] = [
+pub const SCENARIOS: [(&str, &str); 12] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
     ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
     ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),
+    ("exact-barrier", include_str!("../scenarios/exact-barrier.toml")),
+    ("exact-lock", include_str!("../scenarios/exact-lock.toml")),
     ("testbed-barrier", include_str!("../scenarios/testbed-barrier.toml")),
     ("testbed-lock", include_str!("../scenarios/testbed-lock.toml")),
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
