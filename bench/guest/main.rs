@@ -28,6 +28,9 @@ extern "C" fn main(index: u64) -> ! {
     setup::tables(index);
     setup::apic(index);
     let params = params();
+    if index == 0 {
+        params.spins_per_pause.store(cpu::spins_per_pause(), SeqCst);
+    }
     params.up.fetch_add(1, SeqCst);
     while params.up.load(Relaxed) < params.vcpus.load(Relaxed) {
         cpu::pause();

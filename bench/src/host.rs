@@ -178,14 +178,6 @@ fn without_hardware(cpuinfo: &str) -> Option<String> {
     })
 }
 
-/// How often a loop of a payload executes PAUSE: each time around, as cpu_relax() in the loops of
-/// Linux. Where SVM has no pause filter, as QEMU emulates it, each PAUSE exits and a loop would
-/// hardly run: KVM has set its parameter to 0 there (svm_hardware_setup()).
-pub fn spins_per_pause() -> u64 {
-    let filter = fs::read_to_string("/sys/module/kvm_amd/parameters/pause_filter_count");
-    if filter.is_ok_and(|count| count.trim() == "0") { 2000 } else { 1 }
-}
-
 /// KVM, or one line on why there is none.
 pub fn open_kvm() -> Result<Kvm> {
     match Kvm::new() {

@@ -58,7 +58,8 @@ pub struct Params {
     pub samples_at: AtomicU64,
     /// [`APIC_X2`] or [`APIC_X`].
     pub apic: AtomicU64,
-    /// Where a payload spins with PAUSE, it executes one every so many times around.
+    /// Where the payload spins with PAUSE, it executes one every so many times around; it finds
+    /// out itself how many.
     pub spins_per_pause: AtomicU64,
     /// vCPUs that have come up.
     pub up: AtomicU64,

@@ -16,7 +16,6 @@ use memslots::GuestRegions;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::host;
 use crate::layout::*;
 
 /// The guest's code; build.rs has compiled it.
@@ -130,7 +129,6 @@ impl Vm {
         params.vcpus.store(vm.spec.vcpus.into(), SeqCst);
         params.samples.store(vm.spec.samples.min(MAX_SAMPLES as u64), SeqCst);
         params.samples_at.store(samples_at, SeqCst);
-        params.spins_per_pause.store(host::spins_per_pause(), SeqCst);
         params.apic.store(if vm.spec.x2apic { APIC_X2 } else { APIC_X }, SeqCst);
         for (param, arg) in params.args.iter().zip(vm.spec.args) {
             param.store(arg, SeqCst);
