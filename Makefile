@@ -22,7 +22,8 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-policy test-reproducible clean
+.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz host-test soak test-ray \
+	bench-memslots bench-sim bench-halt-poll bench-policy test-reproducible clean
 all: build
 
 setup:
