@@ -85,7 +85,8 @@ impl Earlier {
         Ok(match (causes.is_empty(), other.is_empty()) {
             (true, true) => format!("Against {file}: the same inputs, {rows}.\n"),
             (true, false) => format!(
-                "Against {file}: the same inputs, but {rows}: a defect of Baton, please report it.\n"
+                "Against {file}: the same inputs, but {rows}: a defect of Baton, please report \
+                 it.\n"
             ),
             (false, _) => format!("Against {file}: {rows}. Other inputs: {}.\n", list(&causes)),
         })

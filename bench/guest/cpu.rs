@@ -21,9 +21,9 @@ pub fn pause() {
 }
 
 /// How often a loop executes PAUSE: each time around, as cpu_relax() in the loops of Linux. Where
-/// each PAUSE exits, as under QEMU, which claims SVM's pause filter and lacks it, a loop would hardly
-/// run. An exit takes a thousand cycles or more, PAUSE 140 at most (Intel's Optimization Reference
-/// Manual, 2.1.3).
+/// each PAUSE exits, as under QEMU, which claims SVM's pause filter and lacks it, a loop would
+/// hardly run. An exit takes a thousand cycles or more, PAUSE 140 at most (Intel's Optimization
+/// Reference Manual, 2.1.3).
 pub fn spins_per_pause() -> u64 {
     const EXIT: u64 = 500;
     let cost = |_| {

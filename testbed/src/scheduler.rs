@@ -72,8 +72,8 @@ impl KernelLog {
     }
 }
 
-/// What scx_disable_workfn() in kernel/sched/ext.c prints: that a scheduler is disabled and the kind
-/// of reason, then, for an error, what happened.
+/// What scx_disable_workfn() in kernel/sched/ext.c prints: that a scheduler is disabled and the
+/// kind of reason, then, for an error, what happened.
 fn reason_in(records: &str) -> Option<String> {
     let said = records.lines().filter_map(|line| line.split_once(";sched_ext: ").map(|it| it.1));
     let words: Vec<&str> = said.skip_while(|words| !words.contains(" disabled (")).collect();

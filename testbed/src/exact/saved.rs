@@ -56,12 +56,14 @@ struct Note {
     inputs: Inputs,
 }
 
-/// A saved machine.
+/// A saved machine. As long as this lives, nobody removes it to make room.
 pub struct Saved {
     pub dir: PathBuf,
     pub inputs: Inputs,
     pub hello: Hello,
     pub time: Duration,
+    /// Its note, with a shared lock.
+    _in_use: fs::File,
 }
 
 impl Inputs {
@@ -132,13 +134,24 @@ fn open(dir: PathBuf) -> Result<Saved> {
     let Note { hello, time_us, inputs } = read().with_context(|| {
         format!("the saved host {} is damaged: remove that directory", dir.display())
     })?;
-    if let Ok(file) = fs::File::open(&file) {
-        let _ = file.set_modified(SystemTime::now()); // it is only forgotten sooner otherwise
-    }
-    Ok(Saved { dir, inputs, hello, time: Duration::from_micros(time_us) })
+    let lock = || -> std::io::Result<fs::File> {
+        let file = fs::File::open(&file)?;
+        file.lock_shared()?;
+        Ok(file)
+    };
+    let in_use = lock().with_context(|| format!("cannot lock {}", file.display()))?;
+    let _ = in_use.set_modified(SystemTime::now()); // it is only forgotten sooner otherwise
+    Ok(Saved { dir, inputs, hello, time: Duration::from_micros(time_us), _in_use: in_use })
 }
 
-/// Removes all but the newest; one more is about to be made.
+/// Whether somebody restores it.
+fn is_in_use(cache: &Cache, name: &str) -> bool {
+    let file = cache.get(&format!("{name}/{MACHINE}/{NOTE}"));
+    let file = file.and_then(|file| fs::File::open(file).ok());
+    file.is_some_and(|file| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)))
+}
+
+/// Removes all but the newest and those in use; one more is about to be made.
 fn make_room(cache: &Cache) -> Result<()> {
     let changed = |path: String| cache.get(&path)?.metadata().ok()?.modified().ok();
     let mut all: Vec<(SystemTime, String)> = cache
@@ -154,7 +167,9 @@ fn make_room(cache: &Cache) -> Result<()> {
         .collect();
     all.sort();
     for (_, name) in all.iter().rev().skip(KEPT - 1) {
-        cache.remove(name)?;
+        if !is_in_use(cache, name) {
+            cache.remove(name)?;
+        }
     }
     Ok(())
 }
@@ -193,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_used_last_are_kept() {
+    fn the_machines_used_last_and_those_in_use_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let name = |number: u64| format!("{PREFIX}{number}");
         for number in 0..8 {
@@ -203,9 +218,16 @@ mod tests {
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(number)).unwrap();
         }
         let cache = Cache::open_at(dir.path()).unwrap();
-        make_room(&cache).unwrap();
-        let kept: Vec<u64> = (0..8).filter(|n| cache.get(&name(*n)).is_some()).collect();
-        assert_eq!(kept, [3, 4, 5, 6, 7]);
+        let note = cache.get(&name(1)).unwrap().join(MACHINE).join(NOTE);
+        let in_use = fs::File::open(note).unwrap();
+        in_use.lock_shared().unwrap();
+        let kept = || {
+            make_room(&cache).unwrap();
+            (0..8).filter(|n| cache.get(&name(*n)).is_some()).collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(), [1, 3, 4, 5, 6, 7]);
+        drop(in_use);
+        assert_eq!(kept(), [3, 4, 5, 6, 7]);
     }
 
     #[test]
