@@ -51,7 +51,7 @@ pub enum Cpu {
     Intel,
     /// As intel, and APICv with posted interrupts (Ice Lake)
     IntelApicv,
-    /// SVM with NPT; no PAUSE-loop exits, no AVIC (Zen)
+    /// SVM with NPT and filtered PAUSE exits; no AVIC (Zen)
     Amd,
 }
 
