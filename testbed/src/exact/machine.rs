@@ -41,6 +41,10 @@ const RESET: i32 = 92;
 /// 32 at the most, and shorter turns make it slower.
 const QUANTUM: u32 = 32;
 
+/// The emulator has a parameter for each block of memory, and compares each new one's name with all
+/// before it: with its 128 KiB a GiB of memory takes 2.5 s a start.
+const BLOCK_KIB: u32 = 1024;
+
 /// 2026-01-01 00:00 UTC: the host's clock starts there, always.
 const BOOT_TIME: u64 = 1_767_225_600;
 
@@ -170,7 +174,7 @@ impl Machine {
              vgaromimage: file=\"{}\"\n\
              cpu: model={model}, count=1:{cores}:{threads}, ips={ips}, quantum={QUANTUM}, \
              reset_on_triple_fault=1, ignore_bad_msrs=1, msrs=\"{}\"\n\
-             memory: guest={mem_mib}, host={mem_mib}\n\
+             memory: guest={mem_mib}, host={mem_mib}, block_size={BLOCK_KIB}\n\
              clock: sync=none, time0={BOOT_TIME}\n\
              vga: realtime=0\n\
              speaker: enabled=0\n\
