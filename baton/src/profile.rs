@@ -35,17 +35,23 @@ impl Profile {
 
     /// Writes what has been counted so far.
     ///
-    /// Errors: the host fails while it is asked for its symbols; the file cannot be written.
+    /// Errors: the file cannot be written; no host can be asked for its symbols.
     pub fn write(&self, host: &mut Host) -> Result<(), HostError> {
         let places = self.counts.places()?;
-        let mut symbols = Vec::new();
-        // BPF programs too, though not those that have been unloaded.
-        let ask = Exec::new(["cat", "/proc/kallsyms"], SYMBOLS);
-        host.exec(&ask, &mut |_, bytes| symbols.extend_from_slice(bytes))?;
-        let all = by_symbol(&places, &String::from_utf8_lossy(&symbols));
-        self.file.finish(&table(&all))?;
+        // One that the command has ended does not answer. Another has the same kernel at the same
+        // addresses; what BPF programs executed is there by address.
+        let symbols = symbols(host).or_else(|_| symbols(&mut self.ready.restore(0)?))?;
+        self.file.finish(&table(&by_symbol(&places, &symbols)))?;
         Ok(())
     }
+}
+
+/// BPF programs are among them, but not those that have been unloaded.
+fn symbols(host: &mut Host) -> Result<String, HostError> {
+    let mut symbols = Vec::new();
+    let ask = Exec::new(["cat", "/proc/kallsyms"], SYMBOLS);
+    host.exec(&ask, &mut |_, bytes| symbols.extend_from_slice(bytes))?;
+    Ok(String::from_utf8_lossy(&symbols).into_owned())
 }
 
 fn table(all: &[Counted]) -> String {

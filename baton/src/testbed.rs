@@ -191,13 +191,14 @@ fn run(run: Run) -> Result<i32, HostError> {
             Err(error) => drop(lost.get_or_insert(error)),
             Ok(()) => {}
         }
-    })?;
-    if let Some(profile) = &profile {
-        profile.write(&mut host)?;
-    }
-    match lost {
-        Some(error) => Err(HostError::from(anyhow!("cannot write standard output: {error}"))),
-        None => Ok(status),
+    });
+    let profiled = profile.map_or(Ok(()), |profile| profile.write(&mut host));
+    match (status, lost) {
+        (Err(error), _) => Err(error),
+        (Ok(_), Some(error)) => {
+            Err(HostError::from(anyhow!("cannot write standard output: {error}")))
+        }
+        (Ok(status), None) => profiled.map(|()| status),
     }
 }
 

@@ -142,6 +142,19 @@ fn deadlines_are_in_virtual_time() {
 }
 
 #[test]
+fn what_was_counted_is_kept_when_the_command_does_not_end() {
+    ready(); // not booted twice
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("profile.tsv");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_baton"));
+    run.args(["testbed", "run", "--exact", "--mips", "100", "--mem", "1024", "--timeout", "2"]);
+    run.arg("--profile").arg(&file).args(["--", "sleep", "1000"]);
+    assert_eq!(run.status().unwrap().code(), Some(124));
+    let profile = fs::read_to_string(&file).unwrap();
+    assert!(profile.contains("\t__schedule\n"), "{profile}");
+}
+
+#[test]
 fn the_ways_of_a_host_to_end_are_told_apart() {
     let ended = |script: &str, meanwhile: fn()| {
         let mut host: Host = ready().restore(0).unwrap();
