@@ -132,6 +132,14 @@ fn other_cpu_models_run_guests_and_filter_pauses() {
 }
 
 #[test]
+fn sixteen_pcpus_run_a_vm_of_as_many() {
+    let ready = Ready::get(&HostOptions { pcpus: MAX_PCPUS, ..options() }).unwrap();
+    let script = "nproc; baton bench call --vcpus 16 --repetitions 1 --seconds 0.05 --samples 5";
+    let table = observed_on(&ready, 1, script);
+    assert!(table.starts_with("16\n") && table.contains("all acknowledged"), "{table}");
+}
+
+#[test]
 fn deadlines_are_in_virtual_time() {
     let mut host = ready().restore(0).unwrap();
     let ended = host.exec(&Exec::new(["sleep", "1000"], Duration::from_secs(5)), &mut |_, _| {});
@@ -152,6 +160,10 @@ fn what_was_counted_is_kept_when_the_command_does_not_end() {
     assert_eq!(run.status().unwrap().code(), Some(124));
     let profile = fs::read_to_string(&file).unwrap();
     assert!(profile.contains("\t__schedule\n"), "{profile}");
+    // Two pCPUs could execute 400 million in two seconds: those that are idle sleep.
+    let counts = profile.lines().skip(1).map(|line| line.split('\t').next().unwrap());
+    let executed: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+    assert!(executed < 100_000_000, "{profile}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const ARCHIVE: &str = "bochs_3.0+dfsg.orig.tar.xz";
 const ARCHIVE_HASH: &str = "78f6c73d4a6472d5130a87ab9dc306d02c7c71ed8e25b3a8ef642e2a7acd282b";
 
 /// Each mends one thing and says in its head which; they are applied in this order.
-const PATCHES: [(&str, &str); 19] = [
+const PATCHES: [(&str, &str); 20] = [
     ("smp-exceptions", include_str!("../../bochs/01-smp-exceptions.patch")),
     ("vmx-interrupt-mask", include_str!("../../bochs/02-vmx-interrupt-mask.patch")),
     ("posted-interrupts", include_str!("../../bochs/03-posted-interrupts.patch")),
@@ -39,6 +39,7 @@ const PATCHES: [(&str, &str); 19] = [
     ("invlpg", include_str!("../../bochs/17-invlpg.patch")),
     ("multiplication", include_str!("../../bochs/18-multiplication.patch")),
     ("links", include_str!("../../bochs/19-links.patch")),
+    ("monitor", include_str!("../../bochs/20-monitor.patch")),
 ];
 
 /// What is added to the source.
