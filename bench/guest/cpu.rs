@@ -108,8 +108,8 @@ pub fn halt() {
 }
 
 /// Dependent multiply-adds, in registers: the same time each round, also under emulation, where
-/// what memory costs depends on where it is. Ten to a branch: 2.2 instructions each, so that where an
-/// instruction takes a nanosecond one is as long as on hardware (4 cycles) within a factor of two.
+/// what memory costs depends on where it is. Ten to a branch: 2.2 instructions each, so that where
+/// an instruction takes a nanosecond one is as long as on hardware (4 cycles) within a factor of 2.
 pub fn compute(rounds: u64) {
     const TO_A_BRANCH: u64 = 10;
     let (whole, rest) = (rounds / TO_A_BRANCH, rounds % TO_A_BRANCH);

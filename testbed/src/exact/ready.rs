@@ -44,8 +44,8 @@ fn configuration(machine: &Machine, command_line: &str) -> anyhow::Result<String
 }
 
 /// A kernel that has just booted tests its cryptography: 240 million instructions beside whatever
-/// is measured. Here the pCPUs together are busy for less than a tenth of a half second; a host that
-/// never is so is saved after 20 s.
+/// is measured. Here the pCPUs together are busy for less than a tenth of a half second; a host
+/// that never is so is saved after 20 s.
 const SETTLE: &str = "\
     for round in $(seq 40); do
         read -r cpu user nice system rest </proc/stat; before=$((user + system))
