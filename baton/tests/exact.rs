@@ -182,8 +182,7 @@ fn the_ways_of_a_host_to_end_are_told_apart() {
     assert!(text.contains("the emulator crashed"), "{text}");
 }
 
-/// Kills the children of this process: there is one.
-/// This thread's: other tests have their own.
+/// Kills the children of this thread: there is one. Other tests have their own.
 fn kill_emulator() {
     let children = fs::read_to_string("/proc/thread-self/children").unwrap();
     for child in children.split_whitespace() {
