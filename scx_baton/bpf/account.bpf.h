@@ -7,9 +7,10 @@
 
 #include "owing.bpf.h"
 #include "tree.bpf.h"
+#include "wanted.bpf.h"
 
 /* @t waits from now on, in the queue of the VM whose vCPU it is, or in one for host tasks. */
-static void join_queue(struct task_ctx *t, struct vm_ctx *vm, u64 now)
+static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
 	if (vm && t->queued_vm == t->vm)
 		return;
@@ -17,6 +18,8 @@ static void join_queue(struct task_ctx *t, struct vm_ctx *vm, u64 now)
 	if (!vm)
 		return;
 	t->queued_busy = vm_busy(vm, now);
+	if (is_bound(p))
+		join_bound(t, vm, scx_bpf_task_cpu(p));
 	count_add(COUNT_WAITING, 1);
 	t->queued_vm = t->vm;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
@@ -37,6 +40,8 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
+	if (t->queued_cpu)
+		leave_bound(t, vm);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	count_add(COUNT_WAITING, -1);
 }
@@ -86,7 +91,7 @@ __noinline int settle(u32 slot, u32 id, bool runs, u64 now)
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
-static void charge(struct task_ctx *t, u64 now)
+static void charge(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
@@ -96,24 +101,26 @@ static void charge(struct task_ctx *t, u64 now)
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		t->wants += ran;
-		if (!vm_of(t))
+		if (!vm_of(t) && is_wanted(cpu, NO_VM))
 			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
 					       host_lag(t->weight));
 		return;
 	}
 	t->vtime += weighted(ran, t->weight);
 	__sync_fetch_and_add(&vm->times.ran_ns, ran);
-	if (t->boosted) {
+	if (t->boosted == BOOST_SIBLING) {
 		stat_add(STAT_BOOST_NS, ran);
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
+	observe(vm, ran);
+	if (!is_wanted(cpu, t->run_vm))
+		return;
 	add = weighted(ran, vm->weight);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_lag(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
-	observe(vm, ran);
 }
 
 /*

@@ -79,15 +79,13 @@ struct vm_ctx {
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
 	u64 epochs; /* in which it was counted: all, until it is known up to the root */
-	u64 counted_at; /* ns; when that was, and what times.ran_ns was then */
-	u64 ran_before;
-	u32 modest; /* it used less than a quarter of its share in the epoch before */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
 	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
 	u32 levels; /* how many */
 	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
 	s32 nr_vcpus;
 	s32 nr_queued;
+	s32 nr_bound; /* of them, those that may run on one pCPU alone */
 	s32 nr_running;
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u32 spread; /* its vCPUs wait by halting and need not run together */
@@ -146,22 +144,30 @@ struct task_ctx {
 	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one, then 0 */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
+	u32 queued_cpu; /* one past the only pCPU where it may run, while it waits there; or 0 */
 	u32 run_vm; /* for whom it was started */
 	u32 weight; /* as a VM's; a vCPU: inside its VM */
 	s32 last_cpu;
 	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
 	s32 waiter; /* pid of the spinner that waits for this vCPU */
-	u32 boosted; /* runs on a slice that a spinner gave away */
+	u32 boosted; /* enum boost: why it runs, if not for its VM's turn */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
 };
 
+enum boost {
+	BOOST_NONE,
+	BOOST_SIBLING, /* on a slice that a sibling gave away */
+	BOOST_VISIT, /* as it is behind its due, on somebody else's */
+};
+
 /* What is counted of the whole host. */
 enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
+	COUNT_BOUND, /* of them, those that may run on one pCPU alone */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	NR_COUNTS,
@@ -183,6 +189,7 @@ enum baton_stat {
 	STAT_GANGS, /* turns in which two vCPUs or more ran at once */
 	STAT_STACKING_AVOIDED, /* wakeups kept off a pCPU where a sibling ran */
 	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
+	STAT_VISITS, /* pCPUs that vCPUs of VMs behind their due took for a moment */
 	STAT_LENT, /* pCPUs that siblings lent to a vCPU that was sent an IPI */
 	STAT_POLLS_CUT, /* polling vCPUs preempted by a waking task */
 	STAT_CORES_LEFT, /* tasks that left a core that they shared for one that was idle */

@@ -57,7 +57,8 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		c = cpu_ctx(cpu);
 		c->boost_vm = slot;
 		c->boost_slice = BOOST_IPI_NS;
-		c->donor = pid;
+		donates(c, pid, slot);
+		c->visits = 0;
 		c->lent = 1;
 		/* Last, and as a barrier: that pCPU may look at any time. */
 		__sync_lock_test_and_set(&c->boost_pid, (s32)(u32)owing);

@@ -62,6 +62,8 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 	}
 	t->run_vm = t->vm;
 	settle(t->vm, t->vcpu_id, true, t->run_at);
+	if (c->vm != t->vm)
+		c->mixed_at = t->run_at;
 	c->vm = t->vm;
 	c->vcpu_id = t->vcpu_id;
 	if (t->halted_at && !t->slept_at)
@@ -154,8 +156,6 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	runs_for(p, t, c, picked);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
-		c->due = c->next_due;
-		c->next_due = false;
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
 	} else if (vm && t->boosted && !c->donor && c->ends_at) {
 		/* The spinner's slice was rounded up. */
@@ -175,7 +175,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 
 	if (!t)
 		return;
-	charge(t, now);
+	charge(t, scx_bpf_task_cpu(p), now);
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t));
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
@@ -210,13 +210,13 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 
 	if (!t)
 		return;
-	charge(t, scx_bpf_now());
+	charge(t, cpu, scx_bpf_now());
 	if (!runnable)
 		stay(t);
 	if (!runnable && t->halted_at && !t->slept_at)
 		t->slept_at = t->run_at;
 	runs_no_more(t);
-	t->boosted = 0;
+	t->boosted = BOOST_NONE;
 	t->last_cpu = cpu;
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 }

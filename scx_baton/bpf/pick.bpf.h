@@ -28,17 +28,6 @@ static bool claims_here(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *
 }
 
 /*
- * What was chosen for being behind goes on when whoever preempted it for a moment has gone: to
- * the end of its turn, as long as it is still behind.
- */
-static bool goes_on_here(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm,
-			 const struct vm_ctx *other, u64 now)
-{
-	return slot == c->vm && c->due && c->turn_start == vm->turn_start &&
-	       vtime_before(now, vm->turn_end) && vtime_before(vm->vtime, other->vtime);
-}
-
-/*
  * Does the VM in slot @a go before the one in @b on @cpu? Of equals, the one with the lower
  * slot. A vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
  *
@@ -55,10 +44,6 @@ __noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
 		return false;
 	a_running = vm_a->nr_running - (a == prev_vm);
 	b_running = vm_b->nr_running - (b == prev_vm);
-	if (goes_on_here(c, a, vm_a, vm_b, now))
-		return true;
-	if (goes_on_here(c, b, vm_b, vm_a, now))
-		return false;
 	a_turn = claims_here(c, a, vm_a, now);
 	b_turn = claims_here(c, b, vm_b, now);
 	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
@@ -209,7 +194,7 @@ static bool start_vcpu(struct task_struct *p, const struct task_ctx *t, u32 slot
 	return moved;
 }
 
-/* A directed yield named the vCPU to run here, on what the spinner had left. */
+/* A directed yield, or a visit, named the vCPU to run here. */
 static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 {
 	struct task_struct *p;
@@ -222,25 +207,25 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 		goto out;
 	t = task_ctx(p);
 	if (t && t->queued_vm == c->boost_vm) {
-		t->boosted = 1;
+		t->boosted = c->visits ? BOOST_VISIT : BOOST_SIBLING;
 		moved = start_vcpu(p, t, c->boost_vm, c->boost_slice, cpu);
 		if (!moved)
-			t->boosted = 0;
-		else if (c->donor)
-			look_soon(cpu, BOOST_IPI_NS);
+			t->boosted = BOOST_NONE;
+		else if (c->visits || c->donor)
+			look_soon(cpu, c->boost_slice);
 	}
 	bpf_task_release(p);
 out:
-	if (!c->lent)
+	if (!c->visits && !c->lent)
 		stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
 	else if (moved)
-		stat_add(STAT_LENT, 1);
+		stat_add(c->visits ? STAT_VISITS : STAT_LENT, 1);
 	c->lent = 0;
+	c->visits = 0;
 	return moved;
 }
 
-/* The boosted vCPU has had its time: the spinner that it was taken from goes on, if it still may.
- */
+/* The boosted vCPU has had its time: who it was taken from goes on, if it still may. */
 static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 {
 	struct task_struct *p;
@@ -251,13 +236,41 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 	if (!p)
 		return false;
 	t = task_ctx(p);
-	if (t && t->queued_vm == c->boost_vm && vtime_before(now, c->donates_until)) {
-		moved = start_vcpu(p, t, c->boost_vm, c->donates_until - now, cpu);
+	if (t && t->queued_vm == c->donor_vm && vtime_before(now, c->donates_until)) {
+		moved = start_vcpu(p, t, c->donor_vm, c->donates_until - now, cpu);
 		if (moved)
 			c->resumes = donor;
 	}
 	bpf_task_release(p);
 	return moved;
+}
+
+/*
+ * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from. @prev and
+ * @prev_vm are what ran, and could go on; @asked: somebody else asks for this pCPU.
+ * Not static, as above.
+ */
+__noinline int dispatch_given(s32 cpu, s32 prev, u32 prev_vm, bool asked, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	s32 donor;
+
+	/* A pCPU is lent by who was asked to, and not away from somebody else who asks for it. */
+	if (c->lent && (asked || !prev || prev != c->donor)) {
+		c->boost_pid = 0;
+		c->donor = 0;
+		c->lent = 0;
+	}
+	if (c->boost_pid) {
+		if (c->visits && !c->donor && prev_vm != NO_VM)
+			donates(c, prev, prev_vm);
+		if (dispatch_boosted(c, cpu))
+			return true;
+		c->donor = 0;
+	}
+	donor = c->donor;
+	c->donor = 0;
+	return donor && !asked && dispatch_donor(c, donor, cpu, now);
 }
 
 static bool peek_vtime(u64 dsq, u64 *vtime)
@@ -285,18 +298,28 @@ static bool steal_host_task(s32 cpu)
 	return false;
 }
 
-/* VMs with a vCPU to run, up to two. */
-static u32 count_vms(u32 prev_vm)
+/*
+ * How many VMs have a vCPU to run, of two and more two; the least vtime of all in @least.
+ * Not static, as above.
+ */
+__noinline u32 count_vms(u32 prev_vm, u64 *least)
 {
-	u32 slot, n = 0, end = vm_end();
+	u32 slot, end = vm_end();
+	bool one = false, two = false;
 	struct vm_ctx *vm;
 
+	if (!least)
+		return 0;
 	bpf_for(slot, 1, end) {
 		vm = vm_slot(slot);
-		if (vm && (vm->nr_queued > 0 || slot == prev_vm) && ++n > 1)
-			break;
+		if (!vm || (vm->nr_queued <= 0 && slot != prev_vm))
+			continue;
+		if (!one || vtime_before(vm->vtime, *least))
+			*least = vm->vtime;
+		two = one;
+		one = true;
 	}
-	return n;
+	return two ? 2 : one;
 }
 
 static void raise_vnow(u64 vtime)
@@ -362,7 +385,7 @@ static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
  * host tasks that may run here and the VMs, where a VM in its turn goes before other VMs.
  * @prev is a candidate like any.
  *
- * Whenever there is a choice, the one chosen is as far as all have come: vnow follows.
+ * Whenever there is a choice, vnow follows the one that is furthest behind.
  */
 static void pick_next(s32 cpu, struct task_struct *prev)
 {
@@ -371,10 +394,10 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	u32 slot = NO_VM, prev_vm = NO_VM, nr_vms, try, claimed_by;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
-	u64 now = scx_bpf_now(), other, slice;
-	bool choice, goes_on, sibling_first, due, asked;
+	u64 now = scx_bpf_now(), other, slice, least = 0;
+	bool choice, goes_on, sibling_first, asked;
 	struct vm_ctx *vm;
-	s32 donor;
+	s32 yielded;
 
 	claimed_by = c->claimed_by;
 	/* Somebody has asked for this pCPU. */
@@ -382,28 +405,16 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
-		charge(prev_t, now);
-	/* A pCPU is lent by who was asked to, and not away from somebody else who asks for it. */
-	if (c->lent && (asked || !prev_t || prev->pid != c->donor)) {
-		c->boost_pid = 0;
-		c->donor = 0;
-		c->lent = 0;
-	}
-	if (c->boost_pid) {
-		if (dispatch_boosted(c, cpu))
-			return;
-		c->donor = 0;
-		if (prev_t)
-			prev_t->wait_for = 0;
-	}
-	donor = c->donor;
-	c->donor = 0;
-	if (donor && !asked && dispatch_donor(c, donor, cpu, now))
+		charge(prev_t, cpu, now);
+	if (prev_t && vm_of(prev_t))
+		prev_vm = prev_t->vm;
+	yielded = c->boost_pid;
+	if (dispatch_given(cpu, prev_t ? prev->pid : 0, prev_vm, asked, now))
 		return;
-	if (dispatch_starved(cpu, now)) {
-		c->next_due = true;
+	if (yielded && prev_t)
+		prev_t->wait_for = 0;
+	if (dispatch_starved(cpu, now))
 		return;
-	}
 	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
 		return;
 
@@ -416,21 +427,20 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		 */
 		scx_bpf_kick_cpu(cpu, 0);
 	}
-	if (prev_t) {
-		if (vm_of(prev_t)) {
-			prev_vm = prev_t->vm;
-		} else {
-			host.found = host.runs = true;
-			host.vtime = prev_t->vtime;
-			host.seen = 1;
-		}
+	if (!prev_t) {
+		prev_vm = NO_VM;
+	} else if (prev_vm == NO_VM) {
+		host.found = host.runs = true;
+		host.vtime = prev_t->vtime;
+		host.seen = 1;
 	}
 	park_heads(cpu, now);
 	park_heads(llc_dsq(cpu), now);
 	consider_queue(&host, cpu);
 	consider_queue(&host, llc_dsq(cpu));
-	nr_vms = count_vms(prev_vm);
-	choice = host.seen + nr_vms > 1;
+	nr_vms = count_vms(prev_vm, &least);
+	/* Who sleeps now may have been here a moment ago. */
+	choice = host.seen + nr_vms > 1 || now - c->mixed_at < 2 * TURN_NS;
 
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (!nr_vms) {
@@ -457,7 +467,6 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		}
 		if (!vm)
 			break;
-		due = nr_vms > 1 && ((slot == c->vm && c->due) || !claims_here(c, slot, vm, now));
 		/* The vCPU that was running goes on, unless a sibling that may run here is behind
 		 * it. */
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
@@ -468,7 +477,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		else if (!goes_on)
 			continue;
 		if (!try && choice)
-			raise_vnow(vm->vtime);
+			raise_vnow(least);
 		if (goes_on) {
 			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(prev)), now);
 			runs_until(prev, vm, cpu, slice, now);
@@ -476,9 +485,6 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 			scx_bpf_task_set_slice(prev, slice);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);
 			c->turn_start = vm->turn_start;
-			c->due = due;
-		} else {
-			c->next_due = due;
 		}
 		return;
 	}
@@ -506,7 +512,7 @@ static u32 overdue(const struct cpu_ctx *c, u64 now)
 		return NO_VM;
 	bpf_for(slot, 1, end) {
 		waiting = vm_slot(slot);
-		if (waiting && waiting->nr_queued > 0 && vm_takes(c, waiting, running, false, now))
+		if (waiting && waiting->nr_queued > 0 && vm_takes(c, waiting, running, now))
 			return slot;
 	}
 	return NO_VM;

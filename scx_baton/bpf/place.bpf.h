@@ -23,48 +23,29 @@ struct cpu_ctx {
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
 	u32 vcpu_id; /* the same */
-	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
+	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
+	s32 boost_pid; /* vCPU to run next, by a directed yield or as a visitor; 0: none */
 	u32 boost_vm;
-	u32 lent; /* nobody yields: a sibling has to lend its pCPU */
-	s32 donor; /* the spinner that goes on when the boosted vCPU has had its time; 0: none */
-	s32 resumes; /* the same, on its way */
-	u32 due; /* what runs was chosen for being behind, not to fill another VM's turn */
-	u32 next_due; /* the same of what was just dispatched */
+	u32 visits; /* as a visitor */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
+	u32 lent; /* nobody yields: a sibling has to lend its pCPU */
+	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
+	u32 donor_vm;
+	s32 resumes; /* the same, on its way */
 	u32 kicked; /* preemption is on its way, do not ask for another */
 	u32 claimed_by; /* slot of the VM for which it is; NO_VM: for a host task or a gang */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
 
-const volatile u16 cpu_llc[MAX_CPUS];
 const volatile u32 nr_llcs = 1;
 
 /* The next hyper-thread of the core; where there is none, the pCPU itself. */
 const volatile u16 cpu_sibling[MAX_CPUS];
 
-/* Queues: one per pCPU for tasks bound to it, one per LLC for host tasks, one per VM. */
-#define LLC_DSQ_BASE 0x10000ULL
-#define VM_DSQ_BASE 0x20000ULL
-
 static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 {
 	return &cpus[cpu & (MAX_CPUS - 1)];
-}
-
-static inline u64 llc_dsq(s32 cpu)
-{
-	return LLC_DSQ_BASE + cpu_llc[cpu & (MAX_CPUS - 1)];
-}
-
-static inline u64 vm_dsq(u32 slot)
-{
-	return VM_DSQ_BASE + slot;
-}
-
-static inline bool is_bound(const struct task_struct *p)
-{
-	return p->nr_cpus_allowed == 1;
 }
 
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
@@ -166,11 +147,14 @@ static void stay(struct task_ctx *t)
 
 /* May a vCPU of @vm take the pCPU from one of @running, which @c runs? */
 static bool vm_takes(const struct cpu_ctx *c, const struct vm_ctx *vm, const struct vm_ctx *running,
-		     bool was_idle, u64 now)
+		     u64 now)
 {
-	if (c->due && vtime_before(running->vtime, vm->vtime))
+	if (vm == running)
 		return false;
-	return vm_preempts(vm, running, was_idle, now - c->since, now);
+	if (vm_visits(vm, running->vtime, vnow))
+		return true;
+	/* A visit is short, and a sibling's boost, too. */
+	return !c->donor && vm_preempts(vm, running, now);
 }
 
 /*
@@ -186,25 +170,23 @@ __noinline int polls(s32 cpu)
 }
 
 /*
- * May a waking task preempt what @c runs? It is a vCPU of @vm, the first of it to be
- * runnable if @was_idle, or else a host task at @vtime.
+ * May a waking task preempt what @c runs? It is a vCPU of @vm, or else a host task at @vtime.
  */
-static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, bool was_idle, u64 vtime,
-			u64 now)
+static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, u64 vtime, u64 now)
 {
 	struct vm_ctx *running;
 
-	if (c->kicked)
+	if (c->kicked || c->boost_pid)
 		return false;
 	switch (c->runs) {
 	case RUNS_VCPU:
 		running = vm_slot(c->vm);
 		if (!running)
 			return false;
-		return vm ? vm_takes(c, vm, running, was_idle, now)
+		return vm ? vm_takes(c, vm, running, now)
 			  : host_goes_first(vtime, running->vtime, vnow);
 	case RUNS_HOST:
-		return vm ? vtime_before(vm->vtime + WAKE_MARGIN_NS, c->host_vtime)
+		return vm ? vm_visits(vm, c->host_vtime, vnow)
 			  : host_preempts_host(vtime, c->host_vtime, now - c->since);
 	default:
 		return false;
@@ -218,6 +200,29 @@ static void preempt(s32 cpu, u32 claimed_by)
 
 	c->kicked = 1;
 	c->claimed_by = claimed_by;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+/* @pid, of the VM in @slot, goes on when who is boosted on @c has had its time. */
+static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
+{
+	c->donor = pid;
+	c->donor_vm = slot;
+}
+
+/* A vCPU of @vm, which is behind its due, runs on @cpu for a moment; then what runs there goes on.
+ */
+static void visit(s32 cpu, const struct task_struct *p, const struct task_ctx *t,
+		  const struct vm_ctx *vm)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	c->boost_vm = t->vm;
+	c->boost_slice = vm_visit(vm, vnow);
+	c->lent = 0;
+	c->visits = 1;
+	/* Last, and as a barrier: that pCPU may look at any time. */
+	__sync_lock_test_and_set(&c->boost_pid, p->pid);
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
@@ -236,8 +241,6 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
 	struct cpu_ctx *c = cpu_ctx(home);
 	bool sibling_at_home = vm && c->runs == RUNS_VCPU && c->vm == t->vm;
-	/* @p itself is counted in the queue. */
-	bool was_idle = vm && vm->nr_running <= 0 && vm->nr_queued <= 1;
 	u64 polling = count(COUNT_POLLING);
 	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 
@@ -255,7 +258,7 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 			best = cpu;
 			break;
 		}
-		if (best < 0 && may_preempt(c, vm, was_idle, t->vtime, now))
+		if (best < 0 && may_preempt(c, vm, t->vtime, now))
 			best = cpu;
 		if (best >= 0 && !polling)
 			break;
@@ -269,7 +272,10 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 		stat_add(STAT_POLLS_CUT, 1);
 	else if (!vm && c->runs == RUNS_VCPU)
 		stat_add(STAT_HOST_PREEMPTS, 1);
-	preempt(best, vm ? t->vm : NO_VM);
+	if (vm && vm_behind(vm, vnow))
+		visit(best, p, t, vm);
+	else
+		preempt(best, vm ? t->vm : NO_VM);
 }
 
 /*
@@ -360,7 +366,7 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 			continue;
 		if (vm)
 			__sync_fetch_and_add(&vm->times.throttled_ns, now - t->parked_at);
-		join_queue(t, vm, now);
+		join_queue(p, t, vm, now);
 		/* Another pCPU may have been faster. */
 		if (scx_bpf_task_running(p))
 			leave_queue(t, now);
@@ -426,7 +432,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	}
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(t);
-	join_queue(t, vm, now);
+	join_queue(p, t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 
 	/*

@@ -41,9 +41,6 @@
 /* What a host task runs before another one of equal rights: EEVDF's base slice at 8 CPUs. */
 #define HOST_SLICE_NS (3ULL * 1000 * 1000)
 
-/* How far a VM that wakes from idle must be behind to preempt another in its turn. */
-#define WAKE_MARGIN_NS (3ULL * 1000 * 1000)
-
 /*
  * What a task runs at least before another of its kind may take its pCPU: less would be spent
  * on the switch (EEVDF protects a slice of 0.7 ms times 1 + log2 of the CPUs likewise).
@@ -282,47 +279,44 @@ static inline bool vm_summons(const struct vm_ctx *vm, const struct vm_ctx *runn
 	       vtime_before(vm->vtime, vm_standing(running, running->nr_running));
 }
 
-/* Is @vm spread and behind @other by more than a turn of what @other runs? */
-static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *other)
+/* May a vCPU of @waker take the pCPU from one of @running? In its turn a VM takes back what others
+ * fill. */
+static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
 {
-	return vm->spread &&
-	       vtime_before(vm->vtime + turns_of(other, other->nr_running), other->vtime);
+	if (!vm_in_turn(waker, now))
+		return false;
+	return !vm_in_turn(running, now) || vtime_before(waker->turn_start, running->turn_start);
 }
 
 /*
- * Did a VM that ran for @ran ns of the last @ns use less than a quarter of its @share? Of less than
- * MODEST_NS nobody can tell, and what was longer ago than four times that does not matter.
+ * A VM is behind its due while its vtime is below vnow, that of whoever is furthest behind of those
+ * that wait: it has used less than its share of late, as who sleeps does. One that waits for its
+ * turn is not.
+ *
+ * A vCPU of such a VM that wakes visits a pCPU: it takes it at once from one that is not as far
+ * behind, and gives it back when it sleeps, when its VM has used up what it was behind, or after
+ * VISIT_MAX_NS, a quarter of a turn. VISIT_MIN_NS is ample for a request.
  */
-#define MODEST_NS (128ULL * 1000 * 1000)
-static inline bool vm_is_modest(u64 ran, u64 ns, u64 share, u32 cpus)
+#define VISIT_MIN_NS (250ULL * 1000)
+#define VISIT_MAX_NS (TURN_NS / 4)
+
+static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 {
-	if (ns < MODEST_NS)
-		return false;
-	if (ns > 4 * MODEST_NS)
-		ns = 4 * MODEST_NS;
-	return ran < (share >> 20) * cpus * (ns >> 8) >> 14;
+	return vtime_before(vm->vtime, vnow);
 }
 
-/*
- * May a vCPU of @waker take the pCPU from a vCPU of @running that has run for @ran ns? In
- * its turn a VM takes back what others fill. Outside it only a VM that was idle may: one
- * with vCPUs in the queue waits for its turn, being behind is how turns work; but not one that
- * hardly uses its share: it sleeps most of the time, and what it waits for is short. A spread one
- * has no turn to wait for: when it is overdue it may, and is not preempted.
- */
-static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running,
-			       bool was_idle, u64 ran, u64 now)
+/* May @vm visit a pCPU that runs a VM, or a host task, at @vtime? */
+static inline bool vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
 {
-	if (waker == running || ran < MIN_RUN_NS)
-		return false;
-	if (vm_in_turn(waker, now)) {
-		if (vm_in_turn(running, now))
-			return vtime_before(waker->turn_start, running->turn_start);
-		return !vm_overdue(running, waker);
-	}
-	if (was_idle || waker->modest)
-		return vtime_before(waker->vtime + WAKE_MARGIN_NS, running->vtime);
-	return vm_overdue(waker, running);
+	return vm_behind(vm, vnow) && vtime_before(vm->vtime, vtime);
+}
+
+/* For how long. */
+static inline u64 vm_visit(const struct vm_ctx *vm, u64 vnow)
+{
+	u64 ns = vm_behind(vm, vnow) ? (vnow - vm->vtime) * vm->weight / WEIGHT_AVERAGE : 0;
+
+	return ns < VISIT_MIN_NS ? VISIT_MIN_NS : ns > VISIT_MAX_NS ? VISIT_MAX_NS : ns;
 }
 
 /*

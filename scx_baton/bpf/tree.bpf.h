@@ -205,10 +205,6 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 				vm->epochs++;
 				known = even < known ? even : known;
 			}
-			vm->modest = vm_is_modest(vm->times.ran_ns - vm->ran_before,
-						  now - vm->counted_at, known, nr_online);
-			vm->ran_before = vm->times.ran_ns;
-			vm->counted_at = now;
 		}
 		count_child(parent, weight, wants);
 		count_child(&everybody, 0, wants);

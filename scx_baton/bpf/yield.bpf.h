@@ -129,9 +129,10 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 	c->boost_vm = to_t->vm;
 	c->boost_slice = slice;
 	c->lent = 0;
+	c->visits = 0;
 	c->boost_pid = to->pid;
 	/* Who may hold a lock may be about to take the next one, and keeps the slice. */
-	c->donor = reason == YIELD_IPI ? from : 0;
+	donates(c, reason == YIELD_IPI ? from : 0, to_t->vm);
 	/* One that spins has nothing better to do than to wait. */
 	if (reason == YIELD_KICK)
 		return;

@@ -210,6 +210,8 @@ pub struct Metrics {
     pub stacking_avoided: u64,
     #[stat(desc = "vCPUs preempted by a waking host thread")]
     pub host_preempts: u64,
+    #[stat(desc = "CPUs that vCPUs of VMs behind their due took for a moment")]
+    pub visits: u64,
     #[stat(desc = "CPUs that vCPUs lent to a sibling that was sent an IPI")]
     pub lent: u64,
     #[stat(desc = "vCPUs that polled at HLT and were preempted by a waking task")]
@@ -247,6 +249,7 @@ impl Metrics {
             gangs: count(baton_stat_STAT_GANGS),
             stacking_avoided: count(baton_stat_STAT_STACKING_AVOIDED),
             host_preempts: count(baton_stat_STAT_HOST_PREEMPTS),
+            visits: count(baton_stat_STAT_VISITS),
             lent: count(baton_stat_STAT_LENT),
             polls_cut: count(baton_stat_STAT_POLLS_CUT),
             cores_left: count(baton_stat_STAT_CORES_LEFT),
@@ -276,6 +279,7 @@ impl Metrics {
             gangs: self.gangs - before.gangs,
             stacking_avoided: self.stacking_avoided - before.stacking_avoided,
             host_preempts: self.host_preempts - before.host_preempts,
+            visits: self.visits - before.visits,
             lent: self.lent - before.lent,
             polls_cut: self.polls_cut - before.polls_cut,
             cores_left: self.cores_left - before.cores_left,
@@ -296,7 +300,7 @@ impl Metrics {
             out,
             "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
              spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
-             host preempts {} lent {} polls cut {} cores left {} | boost {:.1} ms",
+             host preempts {} visits {} lent {} polls cut {} cores left {} | boost {:.1} ms",
             crate::NAME,
             self.vms,
             self.vcpus,
@@ -316,6 +320,7 @@ impl Metrics {
             self.gangs,
             self.stacking_avoided,
             self.host_preempts,
+            self.visits,
             self.lent,
             self.polls_cut,
             self.cores_left,

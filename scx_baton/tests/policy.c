@@ -65,10 +65,19 @@ bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts)
 	return vm_spreads(vm, ran, halts);
 }
 
-bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, bool was_idle, u64 ran,
-		   u64 now)
+bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
 {
-	return vm_preempts(waker, running, was_idle, ran, now);
+	return vm_preempts(waker, running, now);
+}
+
+bool t_vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
+{
+	return vm_visits(vm, vtime, vnow);
+}
+
+u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
+{
+	return vm_visit(vm, vnow);
 }
 
 u64 t_donated_slice(u64 left, u64 now, u64 until)

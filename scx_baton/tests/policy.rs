@@ -30,13 +30,9 @@ unsafe extern "C" {
     fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, now: u64) -> bool;
     fn t_vm_summons(vm: *const vm_ctx, running: *const vm_ctx, now: u64) -> bool;
     fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halts: u64) -> bool;
-    fn t_vm_preempts(
-        w: *const vm_ctx,
-        r: *const vm_ctx,
-        was_idle: bool,
-        ran: u64,
-        now: u64,
-    ) -> bool;
+    fn t_vm_preempts(w: *const vm_ctx, r: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_visits(vm: *const vm_ctx, vtime: u64, vnow: u64) -> bool;
+    fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
@@ -121,17 +117,26 @@ proptest! {
         }
     }
 
-    /// Two VMs in their turns can not take a pCPU from each other in a circle, and nobody
-    /// is preempted within the protected millisecond.
+    /// Two VMs can not take a pCPU from each other in a circle, by turn or by visits.
     #[test]
-    fn preemption_has_no_circle((now, [a, b, _]) in clock_and_vms(), ran in 0u64..20 * MS) {
-        let preempts = |w, r| unsafe { t_vm_preempts(w, r, false, ran, now) };
-        let from_idle = unsafe { t_vm_preempts(&a, &b, true, ran, now) };
+    fn preemption_has_no_circle((now, [a, b, _]) in clock_and_vms()) {
+        let preempts = |w, r| unsafe { t_vm_preempts(w, r, now) };
         prop_assert!(!(preempts(&a, &b) && preempts(&b, &a)));
         prop_assert!(!preempts(&a, &a));
-        if ran < MS {
-            prop_assert!(!preempts(&a, &b) && !from_idle);
-        }
+        let visits = |w: &vm_ctx, r: &vm_ctx, vnow| unsafe { t_vm_visits(w, r.vtime, vnow) };
+        prop_assert!(!(visits(&a, &b, now) && visits(&b, &a, now)));
+        // Who waits for its turn is not behind its due.
+        prop_assert!(!visits(&a, &b, a.vtime));
+    }
+
+    /// A visit is short, and as long as what its VM is behind.
+    #[test]
+    fn visits_are_short(behind in 0u64..100 * MS, weight in 1u32..1 << 20) {
+        let mut vm = vm();
+        vm.weight = weight;
+        let ns = unsafe { t_vm_visit(&vm, behind) };
+        let naive = behind as f64 * f64::from(weight) / f64::from(ONE);
+        prop_assert!((ns as f64 - naive.clamp(0.25e6, 3e6)).abs() <= 1.0);
     }
 
     /// A gang assembles on pCPUs whose turn is over, and takes none from a spread VM that is

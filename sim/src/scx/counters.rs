@@ -2,7 +2,7 @@
 //! scx_baton's counters, as `enum baton_stat` and `shim_vm_times()` number them.
 
 /// Name and meaning of each counter of the whole host.
-pub const COUNTERS: [(&str, &str); 19] = [
+pub const COUNTERS: [(&str, &str); 20] = [
     ("yields", "directed yields seen: vCPUs that KVM asked to run instead of a spinner"),
     ("obeyed", "of them: the vCPU ran on the spinner's slice"),
     ("missed foreign", "of them: not a vCPU of the same VM"),
@@ -18,6 +18,7 @@ pub const COUNTERS: [(&str, &str); 19] = [
     ("gangs", "turns in which two or more vCPUs of the VM ran at once"),
     ("stacking avoided", "wake-ups of a vCPU kept off a pCPU where a sibling ran"),
     ("host preempts", "vCPUs preempted by a waking host thread"),
+    ("visits", "pCPUs that vCPUs of VMs behind their due took for a moment"),
     ("lent", "pCPUs that vCPUs lent to a sibling that was sent an IPI"),
     ("polls cut", "vCPUs that polled at HLT and were preempted by a waking task"),
     ("cores left", "tasks that left a core that they shared for one that was idle"),

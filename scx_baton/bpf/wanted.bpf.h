@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Does anybody wait who could run on a pCPU instead of what runs there? Only then is its time
+ * charged: who has a pCPU that nobody else may have, or wants, has taken nothing from anybody. So a
+ * VM of which one vCPU shares its pCPU with a busy host thread gets its part of that pCPU whatever
+ * its other vCPUs do, as under EEVDF, whose shares are those of one pCPU.
+ */
+#ifndef BATON_WANTED_BPF_H
+#define BATON_WANTED_BPF_H
+
+#include "state.bpf.h"
+
+const volatile u16 cpu_llc[MAX_CPUS];
+
+/* Queues: one per pCPU for tasks bound to it, one per LLC for host tasks, one per VM. */
+#define LLC_DSQ_BASE 0x10000ULL
+#define VM_DSQ_BASE 0x20000ULL
+
+static inline u64 llc_dsq(s32 cpu)
+{
+	return LLC_DSQ_BASE + cpu_llc[cpu & (MAX_CPUS - 1)];
+}
+
+static inline u64 vm_dsq(u32 slot)
+{
+	return VM_DSQ_BASE + slot;
+}
+
+static inline bool is_bound(const struct task_struct *p)
+{
+	return p->nr_cpus_allowed == 1;
+}
+
+/* vCPUs that wait for this pCPU alone, and whose they are. */
+struct bound_queue {
+	s32 nr;
+	u32 vm; /* MIXED_VMS: more than one VM's */
+};
+
+#define MIXED_VMS (~0U)
+
+static struct bound_queue bound_queues[MAX_CPUS];
+
+static inline struct bound_queue *bound_queue(s32 cpu)
+{
+	return &bound_queues[cpu & (MAX_CPUS - 1)];
+}
+
+/* @t, a vCPU of @vm, waits for @cpu alone. */
+static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
+{
+	struct bound_queue *b = bound_queue(cpu);
+
+	t->queued_cpu = cpu + 1;
+	count_add(COUNT_BOUND, 1);
+	__sync_fetch_and_add(&vm->nr_bound, 1);
+	if (__sync_fetch_and_add(&b->nr, 1) <= 0)
+		b->vm = t->vm;
+	else if (b->vm != t->vm)
+		b->vm = MIXED_VMS;
+}
+
+static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
+{
+	__sync_fetch_and_sub(&bound_queue(t->queued_cpu - 1)->nr, 1);
+	__sync_fetch_and_sub(&vm->nr_bound, 1);
+	count_add(COUNT_BOUND, -1);
+	t->queued_cpu = 0;
+}
+
+/*
+ * Does anybody wait who may run on @cpu, and is no vCPU of the VM in @slot (NO_VM: a host task runs
+ * there)? vCPUs that may run on some pCPUs count as if they could run on all.
+ * Not static: the verifier looks at such a function once, not once for each way to its call.
+ */
+__noinline int is_wanted(s32 cpu, u32 slot)
+{
+	const struct bound_queue *b = bound_queue(cpu);
+	const struct vm_ctx *vm = vm_slot(slot);
+	s64 others = count(COUNT_WAITING) - count(COUNT_BOUND);
+
+	if (vm)
+		others -= vm->nr_queued - vm->nr_bound;
+	return others > 0 || (b->nr > 0 && b->vm != slot) || scx_bpf_dsq_nr_queued(cpu) > 0 ||
+	       scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0;
+}
+
+#endif /* BATON_WANTED_BPF_H */
