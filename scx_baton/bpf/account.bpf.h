@@ -15,11 +15,11 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 	if (vm && t->queued_vm == t->vm)
 		return;
 	t->queued_at = now;
+	if (is_bound(p) && !t->queued_cpu)
+		join_bound(t, vm, scx_bpf_task_cpu(p));
 	if (!vm)
 		return;
 	t->queued_busy = vm_busy(vm, now);
-	if (is_bound(p))
-		join_bound(t, vm, scx_bpf_task_cpu(p));
 	count_add(COUNT_WAITING, 1);
 	t->queued_vm = t->vm;
 	__sync_fetch_and_add(&vm->nr_queued, 1);
@@ -33,6 +33,8 @@ static void leave_queue(struct task_ctx *t, u64 now)
 
 	t->queued_at = 0;
 	t->queued_vm = NO_VM;
+	if (t->queued_cpu)
+		leave_bound(t, vm);
 	if (!vm) {
 		t->wants += waited;
 		return;
@@ -40,8 +42,6 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
-	if (t->queued_cpu)
-		leave_bound(t, vm);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	count_add(COUNT_WAITING, -1);
 }
@@ -91,7 +91,7 @@ __noinline int settle(u32 slot, u32 id, bool runs, u64 now)
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
-static void charge(struct task_ctx *t, s32 cpu, u64 now)
+static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
@@ -101,7 +101,7 @@ static void charge(struct task_ctx *t, s32 cpu, u64 now)
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		t->wants += ran;
-		if (!vm_of(t) && is_wanted(cpu, NO_VM))
+		if (!vm_of(t) && is_wanted(cpu, NO_VM, is_bound(p)))
 			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
 					       host_lag(t->weight));
 		return;
@@ -113,7 +113,7 @@ static void charge(struct task_ctx *t, s32 cpu, u64 now)
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
 	observe(vm, ran);
-	if (!is_wanted(cpu, t->run_vm))
+	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
 		return;
 	add = weighted(ran, vm->weight);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;

@@ -30,12 +30,36 @@ static bool serve(u32 slot, u32 id)
 	return v && __sync_val_compare_and_swap(&v->waited, 1, 0) == 1;
 }
 
+/*
+ * No sibling can lend the vCPU with @pid a pCPU: it visits the one where it ran, whoever runs
+ * there. Is there a reason to look at another one?
+ */
+static bool visits_for_ipi(s32 pid, const struct vm_ctx *vm)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct task_ctx *t;
+	struct cpu_ctx *c;
+	s32 cpu;
+
+	if (!p)
+		return false;
+	t = task_ctx(p);
+	cpu = scx_bpf_task_cpu(p);
+	c = cpu_ctx(cpu);
+	if (t && c->runs != RUNS_NOTHING && !c->kicked && !c->boost_pid && !c->donor &&
+	    bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		visit(cpu, p, t, BOOST_IPI_NS);
+	bpf_task_release(p);
+	return true;
+}
+
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
 static int lend(void *map, int *key, struct lend_timer *at)
 {
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
 	u32 slot = at->slot, sender = at->sender, i;
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
+	struct vm_ctx *vm = vm_slot(slot);
 	s32 cpu, pid;
 	u64 owing;
 
@@ -63,6 +87,15 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		/* Last, and as a barrier: that pCPU may look at any time. */
 		__sync_lock_test_and_set(&c->boost_pid, (s32)(u32)owing);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+	bpf_for(i, 0, MAX_OWING) {
+		if (!vm || !vm_may_visit(vm, vnow))
+			break;
+		owing = find_owing(slot, sender, -1, true);
+		if (!owing)
+			break;
+		if (serve(slot, owing >> 32))
+			visits_for_ipi((s32)owing, vm);
 	}
 	return 0;
 }

@@ -175,7 +175,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 
 	if (!t)
 		return;
-	charge(t, scx_bpf_task_cpu(p), now);
+	charge(p, t, scx_bpf_task_cpu(p), now);
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t));
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
@@ -210,7 +210,7 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 
 	if (!t)
 		return;
-	charge(t, cpu, scx_bpf_now());
+	charge(p, t, cpu, scx_bpf_now());
 	if (!runnable)
 		stay(t);
 	if (!runnable && t->halted_at && !t->slept_at)

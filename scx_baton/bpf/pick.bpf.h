@@ -405,7 +405,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
-		charge(prev_t, cpu, now);
+		charge(prev, prev_t, cpu, now);
 	if (prev_t && vm_of(prev_t))
 		prev_vm = prev_t->vm;
 	yielded = c->boost_pid;

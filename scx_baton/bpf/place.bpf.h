@@ -210,15 +210,13 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
 	c->donor_vm = slot;
 }
 
-/* A vCPU of @vm, which is behind its due, runs on @cpu for a moment; then what runs there goes on.
- */
-static void visit(s32 cpu, const struct task_struct *p, const struct task_ctx *t,
-		  const struct vm_ctx *vm)
+/* The vCPU @p runs on @cpu for @slice, then what runs there goes on. */
+static void visit(s32 cpu, const struct task_struct *p, const struct task_ctx *t, u64 slice)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	c->boost_vm = t->vm;
-	c->boost_slice = vm_visit(vm, vnow);
+	c->boost_slice = slice;
 	c->lent = 0;
 	c->visits = 1;
 	/* Last, and as a barrier: that pCPU may look at any time. */
@@ -273,7 +271,7 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	else if (!vm && c->runs == RUNS_VCPU)
 		stat_add(STAT_HOST_PREEMPTS, 1);
 	if (vm && vm_behind(vm, vnow))
-		visit(best, p, t, vm);
+		visit(best, p, t, vm_visit(vm, vnow));
 	else
 		preempt(best, vm ? t->vm : NO_VM);
 }

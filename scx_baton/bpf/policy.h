@@ -311,6 +311,11 @@ static inline bool vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
 	return vm_behind(vm, vnow) && vtime_before(vm->vtime, vtime);
 }
 
+static inline bool vm_may_visit(const struct vm_ctx *vm, u64 vnow)
+{
+	return vtime_before(vm->vtime, vnow + weighted(TURN_NS, vm->weight));
+}
+
 /* For how long. */
 static inline u64 vm_visit(const struct vm_ctx *vm, u64 vnow)
 {

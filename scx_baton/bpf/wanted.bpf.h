@@ -46,12 +46,16 @@ static inline struct bound_queue *bound_queue(s32 cpu)
 	return &bound_queues[cpu & (MAX_CPUS - 1)];
 }
 
-/* @t, a vCPU of @vm, waits for @cpu alone. */
+/* @t, a vCPU of @vm or a host task (NULL), waits for @cpu alone. */
 static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
 {
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
+	if (!vm) {
+		count_add(COUNT_BOUND_HOST, 1);
+		return;
+	}
 	count_add(COUNT_BOUND, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0)
@@ -62,27 +66,42 @@ static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
 
 static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 {
-	__sync_fetch_and_sub(&bound_queue(t->queued_cpu - 1)->nr, 1);
+	s32 cpu = t->queued_cpu - 1;
+
+	t->queued_cpu = 0;
+	if (!vm) {
+		count_add(COUNT_BOUND_HOST, -1);
+		return;
+	}
+	__sync_fetch_and_sub(&bound_queue(cpu)->nr, 1);
 	__sync_fetch_and_sub(&vm->nr_bound, 1);
 	count_add(COUNT_BOUND, -1);
-	t->queued_cpu = 0;
 }
 
 /*
- * Does anybody wait who may run on @cpu, and is no vCPU of the VM in @slot (NO_VM: a host task runs
- * there)? vCPUs that may run on some pCPUs count as if they could run on all.
- * Not static: the verifier looks at such a function once, not once for each way to its call.
+ * Does anybody wait who could run if a vCPU of the VM in @slot (NO_VM: a host task) did not run on
+ * @cpu, and is none of that VM? If @bound, it may run on no other pCPU; who could run elsewhere
+ * keeps those from running that may run there alone. Affinity to some pCPUs counts as affinity to
+ * all. Not static: the verifier looks at such a function once, not once for each way to its call.
  */
-__noinline int is_wanted(s32 cpu, u32 slot)
+__noinline int is_wanted(s32 cpu, u32 slot, bool bound)
 {
 	const struct bound_queue *b = bound_queue(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);
-	s64 others = count(COUNT_WAITING) - count(COUNT_BOUND);
+	s64 others = count(COUNT_WAITING);
 
 	if (vm)
-		others -= vm->nr_queued - vm->nr_bound;
-	return others > 0 || (b->nr > 0 && b->vm != slot) || scx_bpf_dsq_nr_queued(cpu) > 0 ||
-	       scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0;
+		others -= vm->nr_queued;
+	if (bound) {
+		others -= count(COUNT_BOUND);
+		if (vm)
+			others += vm->nr_bound;
+		if ((b->nr > 0 && b->vm != slot) || scx_bpf_dsq_nr_queued(cpu) > 0)
+			return true;
+	} else if (count(COUNT_BOUND_HOST)) {
+		return true;
+	}
+	return others > 0 || scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0;
 }
 
 #endif /* BATON_WANTED_BPF_H */
