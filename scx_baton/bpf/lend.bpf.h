@@ -12,13 +12,10 @@
 static s32 lender(s32 cpu, u32 slot)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 key = vcpu_key(slot, c->vcpu_id);
-	struct vcpu_ctx *v;
 
 	if (c->runs != RUNS_VCPU || c->vm != slot || c->kicked || c->boost_pid || c->donor)
 		return 0;
-	v = bpf_map_lookup_elem(&vcpus, &key);
-	return v ? v->pid : 0;
+	return c->pid;
 }
 
 /* Is @id the caller's to serve? Two may have sent it an IPI at once. */

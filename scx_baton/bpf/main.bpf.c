@@ -66,6 +66,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		c->mixed_at = t->run_at;
 	c->vm = t->vm;
 	c->vcpu_id = t->vcpu_id;
+	c->pid = p->pid;
 	if (t->halted_at && !t->slept_at)
 		poll_begins(vm, t->vcpu_id);
 	if (t->woken_at && t->slept_at)

@@ -23,6 +23,7 @@ struct cpu_ctx {
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
 	u32 vcpu_id; /* the same */
+	s32 pid; /* the same */
 	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
 	s32 boost_pid; /* vCPU to run next, by a directed yield or as a visitor; 0: none */
 	u32 boost_vm;
@@ -231,20 +232,18 @@ static void visit(s32 cpu, const struct task_struct *p, const struct task_ctx *t
 #define MAX_LOOKS 32
 
 /*
- * Make room for @p, which has just woken and found no idle pCPU: on one where a vCPU polls, as
- * that costs nobody anything, or else at home if possible.
+ * Room for @p, which has just woken and found no idle pCPU: a pCPU where a vCPU polls, as that
+ * costs nobody anything, or else one that it may preempt, at home if possible; negative if there is
+ * none. Not static: the verifier looks at such a function once.
  */
-static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+__noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
-	struct cpu_ctx *c = cpu_ctx(home);
-	bool sibling_at_home = vm && c->runs == RUNS_VCPU && c->vm == t->vm;
-	u64 polling = count(COUNT_POLLING);
 	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 polling = count(COUNT_POLLING);
+	struct cpu_ctx *c;
 
-	/* The sibling there had a longer slice, as all had a pCPU. */
-	if (sibling_at_home && !c->ends_at && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
-		ends_in(home, now, CROWDED_SLICE_NS);
 	bpf_for(i, 0, looks) {
 		cpu = home + i;
 		if (cpu >= nr_cpu_ids)
@@ -252,28 +251,73 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 		c = cpu_ctx(cpu);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (polling && !c->kicked && polls(cpu)) {
-			best = cpu;
-			break;
-		}
-		if (best < 0 && may_preempt(c, vm, t->vtime, now))
+		if (polling && !c->kicked && polls(cpu))
+			return cpu;
+		if (best < 0 && may_preempt(c, vm, vtime, now))
 			best = cpu;
 		if (best >= 0 && !polling)
 			break;
 	}
-	if (best < 0)
-		return;
-	c = cpu_ctx(best);
-	if (sibling_at_home)
+	return best;
+}
+
+/* What runs on @cpu is preempted for @p: what --stats tells of that. */
+static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slot)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu), *h = cpu_ctx(home);
+
+	if (vm && h->runs == RUNS_VCPU && h->vm == slot)
 		stat_add(STAT_STACKING_AVOIDED, 1);
-	if (polls(best))
+	if (polls(cpu))
 		stat_add(STAT_POLLS_CUT, 1);
 	else if (!vm && c->runs == RUNS_VCPU)
 		stat_add(STAT_HOST_PREEMPTS, 1);
-	if (vm && vm_behind(vm, vnow))
-		visit(best, p, t, vm_visit(vm, vnow));
-	else
-		preempt(best, vm ? t->vm : NO_VM);
+}
+
+/* Make room for @p, which has just woken, and waits in its queue. */
+static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+{
+	s32 home = scx_bpf_task_cpu(p), best;
+	struct cpu_ctx *c = cpu_ctx(home);
+
+	/* The sibling there had a longer slice, as all had a pCPU. */
+	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
+	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+		ends_in(home, now, CROWDED_SLICE_NS);
+	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
+	if (best < 0)
+		return;
+	count_preemption(best, home, vm, t->vm);
+	preempt(best, vm ? t->vm : NO_VM);
+}
+
+/*
+ * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
+ * there goes on when it sleeps, or at the first tick after its slice.
+ */
+static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm,
+			     u64 enq_flags, u64 now)
+{
+	struct cpu_ctx *c;
+	s32 cpu;
+
+	if (!vm_behind(vm, vnow))
+		return false;
+	cpu = find_room(p, t->vm, t->vtime, now);
+	if (cpu < 0)
+		return false;
+	c = cpu_ctx(cpu);
+	count_preemption(cpu, scx_bpf_task_cpu(p), vm, t->vm);
+	stat_add(STAT_VISITS, 1);
+	if (c->runs == RUNS_VCPU && !c->donor)
+		donates(c, c->pid, c->vm);
+	t->boosted = BOOST_VISIT;
+	c->kicked = 1;
+	/* It is waited for: whoever leaves is charged. */
+	join_queue(p, t, vm, now);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, vm_visit(vm, vnow),
+			   enq_flags | SCX_ENQ_PREEMPT);
+	return true;
 }
 
 /*
@@ -393,6 +437,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	u64 now = scx_bpf_now(), release, slice;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 
+	t->boosted = BOOST_NONE;
 	refresh_weight(p, t, vm);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		wake(t, vm);
@@ -428,6 +473,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 			return;
 		}
 	}
+
+	if ((enq_flags & SCX_ENQ_WAKEUP) && vm && wakes_as_visitor(p, t, vm, enq_flags, now))
+		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(t);
 	join_queue(p, t, vm, now);
