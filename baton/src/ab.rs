@@ -28,6 +28,8 @@ const INTERRUPTED: i32 = 130;
 
 /// What the host needs beside its guests, MiB: kernel, its initramfs, QEMU of each guest.
 const HOST_MIB: u32 = 1536;
+/// Of an exact host, which has 2,048 at most: two guests of 512 fit.
+const EXACT_HOST_MIB: u32 = 768;
 const QEMU_MIB: u32 = 128;
 
 #[derive(Args)]
@@ -139,7 +141,8 @@ fn try_measure(
     options.extra_bins.extend(programs(experiment, outputs.peers).map_err(Stop::Setup)?);
     options.pcpus = experiment.pcpus;
     let guests = experiment.workloads.iter().map(|w| experiment.guests(w).0).max().unwrap_or(0);
-    options.mem_mib = options.mem_mib.max(HOST_MIB + guests * (experiment.vm_mem_mib + QEMU_MIB));
+    let host = if options.exact.is_some() { EXACT_HOST_MIB } else { HOST_MIB };
+    options.mem_mib = options.mem_mib.max(host + guests * (experiment.vm_mem_mib + QEMU_MIB));
 
     let mut progress = Progress::new(experiment.runs());
     let mut kernel = String::new();

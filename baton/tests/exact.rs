@@ -195,7 +195,7 @@ fn kill_emulator() {
 fn what_the_emulator_cannot_do_is_refused() {
     for (options, words) in [
         (HostOptions { pcpus: MAX_PCPUS + 1, ..options() }, "1 to 16"),
-        (HostOptions { mem_mib: MAX_MIB + 1, ..options() }, "up to 3584"),
+        (HostOptions { mem_mib: MAX_MIB + 1, ..options() }, "up to 2048"),
         (HostOptions { pcpus: 3, smt: true, ..options() }, "even number"),
     ] {
         let error = Host::boot(&options).err().map(|error| error.to_string()).unwrap_or_default();

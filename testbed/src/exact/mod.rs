@@ -27,8 +27,8 @@ pub use saved::Inputs;
 /// The most pCPUs: more were never tried.
 pub const MAX_PCPUS: u32 = 16;
 
-/// The most memory, MiB: the emulator counts its bytes in 32 bits, the ROMs' included.
-pub const MAX_MIB: u32 = 3584;
+/// The most memory, MiB: what the emulator's `memory: host=` takes.
+pub const MAX_MIB: u32 = 2048;
 
 /// What an exact host is, beyond what every host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
