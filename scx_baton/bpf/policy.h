@@ -279,11 +279,22 @@ static inline bool vm_summons(const struct vm_ctx *vm, const struct vm_ctx *runn
 	       vtime_before(vm->vtime, vm_standing(running, running->nr_running));
 }
 
+/*
+ * Is @vm behind @other by more than a turn of all its vCPUs? No turn keeps a pCPU from it then: a
+ * VM whose turn goes on elsewhere would keep one for ever from a vCPU that is bound there.
+ */
+static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *other)
+{
+	return vtime_before(vm->vtime + turns_of(other, other->nr_vcpus), other->vtime);
+}
+
 /* May a vCPU of @waker take the pCPU from one of @running? In its turn a VM takes back what others
  * fill. */
 static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
 {
-	if (!vm_in_turn(waker, now))
+	if (vm_overdue(waker, running))
+		return true;
+	if (!vm_in_turn(waker, now) || vm_overdue(running, waker))
 		return false;
 	return !vm_in_turn(running, now) || vtime_before(waker->turn_start, running->turn_start);
 }
