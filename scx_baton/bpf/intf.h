@@ -78,7 +78,6 @@ struct vm_ctx {
 	u64 turn_end;
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
-	u64 epochs; /* in which it was counted: all, until it is known up to the root */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
 	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
 	u32 levels; /* how many */

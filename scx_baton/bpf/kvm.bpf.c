@@ -33,7 +33,6 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->weight = WEIGHT_AVERAGE;
 		vm->levels = 0;
 		vm->wanted_before = 0;
-		vm->epochs = 0;
 		vm->turn_end = 0;
 		vm->spread = 0;
 		vm->seen_ns = 0;

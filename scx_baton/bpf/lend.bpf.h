@@ -27,11 +27,8 @@ static bool serve(u32 slot, u32 id)
 	return v && __sync_val_compare_and_swap(&v->waited, 1, 0) == 1;
 }
 
-/*
- * No sibling can lend the vCPU with @pid a pCPU: it visits the one where it ran, whoever runs
- * there. Is there a reason to look at another one?
- */
-static bool visits_for_ipi(s32 pid, const struct vm_ctx *vm)
+/* No sibling can lend the vCPU with @pid a pCPU: it visits the one where it ran. */
+static void visit_for_ipi(s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	struct task_ctx *t;
@@ -39,7 +36,7 @@ static bool visits_for_ipi(s32 pid, const struct vm_ctx *vm)
 	s32 cpu;
 
 	if (!p)
-		return false;
+		return;
 	t = task_ctx(p);
 	cpu = scx_bpf_task_cpu(p);
 	c = cpu_ctx(cpu);
@@ -47,7 +44,6 @@ static bool visits_for_ipi(s32 pid, const struct vm_ctx *vm)
 	    bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 		visit(cpu, p, t, BOOST_IPI_NS);
 	bpf_task_release(p);
-	return true;
 }
 
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
@@ -92,7 +88,7 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		if (!owing)
 			break;
 		if (serve(slot, owing >> 32))
-			visits_for_ipi((s32)owing, vm);
+			visit_for_ipi((s32)owing);
 	}
 	return 0;
 }

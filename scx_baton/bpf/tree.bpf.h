@@ -192,20 +192,10 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		return;
 	*share = share_of(*share, parent, weight);
 	if (!vm || vm->counted != epoch) {
-		u64 wants = wanted(t, vm), n = everybody.wants_before >> EPOCH_SHIFT;
-		u64 even = everybody.wants_before ? TREE_ALL / (n ? n : 1) : 0, known = *share;
+		u64 wants = wanted(t, vm);
 
-		if (vm) {
+		if (vm)
 			vm->counted = epoch;
-			/*
-			 * Who has just come is not counted up to the root yet, and would take all
-			 * for its share: no more than if all weighed the same, until it is.
-			 */
-			if (vm->epochs <= vm->levels + 1) {
-				vm->epochs++;
-				known = even < known ? even : known;
-			}
-		}
 		count_child(parent, weight, wants);
 		count_child(&everybody, 0, wants);
 	}
