@@ -212,7 +212,7 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 		if (!moved)
 			t->boosted = BOOST_NONE;
 		else if (c->visits || c->donor)
-			look_soon(cpu, c->boost_slice);
+			look_soon(cpu, BOOST_IPI_NS);
 	}
 	bpf_task_release(p);
 out:
