@@ -44,8 +44,8 @@ __noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
 		return false;
 	a_running = vm_a->nr_running - (a == prev_vm);
 	b_running = vm_b->nr_running - (b == prev_vm);
-	a_turn = claims_here(c, a, vm_a, now) && !vm_overdue(vm_b, vm_a);
-	b_turn = claims_here(c, b, vm_b, now) && !vm_overdue(vm_a, vm_b);
+	a_turn = claims_here(c, a, vm_a, now) && vm_holds(vm_a, vm_b, vnow);
+	b_turn = claims_here(c, b, vm_b, now) && vm_holds(vm_b, vm_a, vnow);
 	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
 		return true;
 	return a < b && !vm_goes_first(vm_b, b_running, b_turn, vm_a, a_running, a_turn);

@@ -135,6 +135,19 @@ static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 lag)
 	return vtime;
 }
 
+/*
+ * What @vtime costs @vm, of @n entities that want @cpus pCPUs: less, where it wants fewer than its
+ * share of them. One with few vCPUs would pay as much for its only pCPU as another for one of many.
+ */
+static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
+{
+	u64 share = 16ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n ? n : 1);
+	s32 nr = vm->nr_running + vm->nr_queued;
+	u64 wants = 16ULL * (nr > 0 ? nr : 1);
+
+	return wants < share ? vtime * wants / share : vtime;
+}
+
 /* A VM uses up to a turn on each of its vCPUs at once; four such turns are its bound. */
 static inline u64 vm_lag(const struct vm_ctx *vm)
 {
@@ -288,8 +301,10 @@ static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *othe
 	return vtime_before(vm->vtime + turns_of(other, other->nr_vcpus), other->vtime);
 }
 
-/* May a vCPU of @waker take the pCPU from one of @running? In its turn a VM takes back what others
- * fill. */
+/*
+ * May a vCPU of @waker take the pCPU from one of @running? In its turn a VM takes back what others
+ * fill.
+ */
 static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
 {
 	if (vm_overdue(waker, running))
@@ -316,12 +331,22 @@ static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 	return vtime_before(vm->vtime, vnow);
 }
 
+/* Does the turn of @vm hold a pCPU against @other? */
+static inline bool vm_holds(const struct vm_ctx *vm, const struct vm_ctx *other, u64 vnow)
+{
+	return !vm_behind(other, vnow) && !vm_overdue(other, vm);
+}
+
 /* May @vm visit a pCPU that runs a VM, or a host task, at @vtime? */
 static inline bool vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
 {
 	return vm_behind(vm, vnow) && vtime_before(vm->vtime, vtime);
 }
 
+/*
+ * May it visit for an IPI, which it has sent itself? Not once it is a turn ahead of its due: no
+ * guest lives on interrupting itself.
+ */
 static inline bool vm_may_visit(const struct vm_ctx *vm, u64 vnow)
 {
 	return vtime_before(vm->vtime, vnow + weighted(TURN_NS, vm->weight));

@@ -80,6 +80,16 @@ u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 	return vm_visit(vm, vnow);
 }
 
+u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
+{
+	return vm_price(vm, vtime, n, cpus);
+}
+
+bool t_vm_may_visit(const struct vm_ctx *vm, u64 vnow)
+{
+	return vm_may_visit(vm, vnow);
+}
+
 u64 t_donated_slice(u64 left, u64 now, u64 until)
 {
 	return donated_slice(left, now, until);

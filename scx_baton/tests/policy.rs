@@ -33,6 +33,8 @@ unsafe extern "C" {
     fn t_vm_preempts(w: *const vm_ctx, r: *const vm_ctx, now: u64) -> bool;
     fn t_vm_visits(vm: *const vm_ctx, vtime: u64, vnow: u64) -> bool;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
+    fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
+    fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
@@ -137,6 +139,29 @@ proptest! {
         let ns = unsafe { t_vm_visit(&vm, behind) };
         let naive = behind as f64 * f64::from(weight) / f64::from(ONE);
         prop_assert!((ns as f64 - naive.clamp(0.25e6, 3e6)).abs() <= 1.0);
+    }
+
+    /// A VM pays in full that wants its share of the pCPUs or more, and in proportion if fewer.
+    #[test]
+    fn who_wants_less_than_its_share_pays_less(
+        vtime in 0u64..100 * MS, wants in 0i32..64, n in 0u64..64, cpus in 1u32..64, weight in 1u32..1 << 20
+    ) {
+        let mut vm = vm();
+        (vm.nr_running, vm.nr_queued, vm.weight) = (wants / 2, wants - wants / 2, weight);
+        let price = unsafe { t_vm_price(&vm, vtime, n, cpus) } as f64;
+        // The share is rounded down to sixteenths of a pCPU.
+        let share = f64::from(cpus) * f64::from(weight) / f64::from(ONE) / n.max(1) as f64;
+        let share = ((16.0 * share + 1e-9).floor() / 16.0).max(1e-9);
+        let naive = vtime as f64 * (f64::from(wants.max(1)) / share).min(1.0);
+        prop_assert!((price - naive).abs() <= 1.0 + vtime as f64 / (16.0 * share.max(1.0)), "{price} {naive}");
+    }
+
+    /// No guest lives on interrupting itself: a turn ahead of its due is the most.
+    #[test]
+    fn visits_for_ipis_end_a_turn_ahead(ahead in 0u64..100 * MS, now in any::<u64>()) {
+        let mut vm = vm();
+        vm.vtime = now.wrapping_add(ahead);
+        prop_assert_eq!(unsafe { t_vm_may_visit(&vm, now) }, ahead < TURN);
     }
 
     /// A gang assembles on pCPUs whose turn is over, and takes none from a spread VM that is

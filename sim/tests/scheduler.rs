@@ -144,7 +144,7 @@ fn bursts_are_saved_up() {
 #[test]
 fn a_bound_vcpu_keeps_its_share_beside_a_vm_that_runs_everywhere() {
     // Between turns a quiet host gives it less than its whole pCPU.
-    for (head, least) in [(HEAD, 0.85), (quiet(), 0.5)] {
+    for (head, least) in [(HEAD, 0.9), (quiet(), 0.5)] {
         for seed in 1..4 {
             let outcome = run(&format!(
                 "seed = {seed}\n{head}[[vm]]\nvcpus = 1\npin = true\nworkload = \"compute\"\n\
@@ -153,6 +153,51 @@ fn a_bound_vcpu_keeps_its_share_beside_a_vm_that_runs_everywhere() {
             assert!(outcome.vms[0].used > least, "seed {seed}\n{}", outcome.table());
         }
     }
+}
+
+/// Work and p99 of lateness, ns, of the first VM under EEVDF and under scx_baton.
+fn beside(rest: &str) -> [(f64, u64); 2] {
+    ["eevdf", "scx_baton"].map(|scheduler| {
+        let head = HEAD.replace("scx_baton", scheduler);
+        let out = run(&format!("{head}warmup = 0.9\n{rest}"));
+        (out.vms[0].rate, out.vms[0].lateness.as_ref().map_or(0, |late| late.p99))
+    })
+}
+
+/// A vCPU that woke within a millisecond of its last visit waited for a turn's end.
+#[test]
+fn who_sleeps_does_not_wait_for_a_turn_to_end() {
+    for (pcpus, vcpus, other) in [(2, 1, "compute"), (2, 2, "barrier"), (8, 4, "compute")] {
+        let [eevdf, baton] = beside(&format!(
+            "pcpus = {pcpus}\n[[vm]]\nvcpus = {vcpus}\n[[vm.task]]\ncount = {vcpus}\n\
+             program = [\"sleep 50us ±20%\", \"compute 5us ±20%\", \"done\"]\n\
+             [[vm]]\nvcpus = {pcpus}\nworkload = \"{other}\""
+        ));
+        assert!(baton.0 > eevdf.0, "{other}: {} and {}", baton.0, eevdf.0);
+        assert!(baton.1 < 100_000, "{other}: {} ns", baton.1);
+    }
+}
+
+/// The VM had its share by its other vCPU; the one beside the thread got 4 % of its pCPU.
+#[test]
+fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
+    for steps in ["\"compute 100us\"", "\"compute 100us kernel\", \"call\""] {
+        let [eevdf, baton] = beside(&format!(
+            "pcpus = 2\n[[vm]]\nvcpus = 2\npin = true\n[[vm.task]]\ncount = 2\n\
+             program = [{steps}, \"done\"]\n[[thread]]\ncpu = 1\nrun-us = 1000"
+        ));
+        assert!(baton.0 > 0.95 * eevdf.0, "{steps}: {} and {}", baton.0, eevdf.0);
+    }
+}
+
+/// Without an end to what it is given for an IPI, the receiver computes on for a whole slice.
+#[test]
+fn a_boost_for_an_ipi_ends_soon() {
+    let text = "yield-policy = [\"ipi\", \"kvm\"]\npcpus = 2\n[kvm]\non-spin = \"kernel\"\n\
+                [[vm]]\nvcpus = 4\n[[vm.task]]\nprogram = [\"compute 1ms kernel\", \"call\", \"done\"]\n\
+                [[vm.task]]\ncount = 3\nprogram = [\"compute 1ms kernel\"]";
+    let rate = run(&format!("{HEAD}{text}")).rate();
+    assert!(rate > 400.0, "{rate} calls a second");
 }
 
 /// A VM had its share by the vCPUs that could run; the others starved.
@@ -234,7 +279,7 @@ fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
     };
     let (with, lent) = rate("\"sent\", \"ipi\", \"kvm\"", 6);
     let (without, none) = rate("\"ipi\", \"kvm\"", 6);
-    assert!(with > 1.03 * without && lent > 1000 && none == 0, "{with} and {without}, lent {lent}");
+    assert!(with > 1.1 * without && lent > 1000 && none == 0, "{with} and {without}, lent {lent}");
     assert_eq!(rate("\"sent\", \"ipi\", \"kvm\"", 1).1, 0);
 }
 
