@@ -49,15 +49,18 @@ static void leave_queue(struct task_ctx *t, u64 now)
 /* A VM's vCPUs ran for another @ran ns: do they halt often, or exit as they spin? */
 static void observe(struct vm_ctx *vm, u64 ran)
 {
-	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
+	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halts, spins;
 
-	if (seen < SPREAD_WINDOW_NS)
+	/* A gang that runs in its turn hardly spins: it shows in several turns alone. */
+	if (seen < vm_turns(vm))
 		return;
 	/* Of the pCPUs that come here at once, one decides. */
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
-	vm->spread = vm_spreads(vm, seen, __sync_lock_test_and_set(&vm->seen_halts, 0));
-	vm->exits = vm_spins_exit(vm, seen, __sync_lock_test_and_set(&vm->seen_spins, 0));
+	halts = __sync_lock_test_and_set(&vm->seen_halts, 0);
+	spins = __sync_lock_test_and_set(&vm->seen_spins, 0);
+	vm->spread = vm_spreads(vm, seen, halts, spins);
+	vm->exits = vm_spins_exit(vm, seen, spins);
 }
 
 /*

@@ -60,9 +60,9 @@ bool t_vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now
 	return vm_summons(vm, running, now);
 }
 
-bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts)
+bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts, u64 spins)
 {
-	return vm_spreads(vm, ran, halts);
+	return vm_spreads(vm, ran, halts, spins);
 }
 
 bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
