@@ -30,8 +30,8 @@ pub fn is_source(name: &str) -> bool {
     name.ends_with(".bpf.c")
 }
 
-/// Whether a scheduler knows no cgroups: neither weights nor `cpu.max`.
-pub fn is_flat(name: &str) -> bool {
+/// Whether a scheduler is the kernel's fair one: it knows no `cpu.max` here.
+pub fn is_fair(name: &str) -> bool {
     name.starts_with("cfs") || name.starts_with("eevdf")
 }
 
@@ -117,10 +117,12 @@ impl Scenario {
             for _ in 0..spec.count {
                 let first = machine.tasks.len() as u32;
                 let vm = spec.vm(first)?;
+                let group = if spec.own_cgroup { Some(vms.len()) } else { parent };
                 for vcpu in 0..spec.vcpus {
                     let pin = spec.pin.then_some(vcpu % pcpus);
                     // In the order in which they are made, as a host of its own would place them.
-                    machine.tasks.push(task(vms.len() as u32, first + vcpu, 100, pin));
+                    let vcpu = task(vms.len() as u32, first + vcpu, 100, pin);
+                    machine.tasks.push(Task { group: group.map(|group| group as u32), ..vcpu });
                 }
                 vms.push(vm);
                 groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
@@ -151,11 +153,14 @@ impl Scenario {
         let tasks = machine.tasks.len() as u64;
         let faults = (0..self.faults.len()).map(|place| self.fault(place, pcpus, tasks));
         let faults = faults.collect::<Result<Vec<_>>>()?;
+        let fair = |kind, debooster| -> Box<dyn Scheduler> {
+            Box::new(Fair::new(kind, debooster, pcpus as usize, &groups))
+        };
         let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
-            "cfs" => Box::new(Fair::new(Kind::Cfs, false, pcpus as usize)),
-            "cfs-debooster" => Box::new(Fair::new(Kind::Cfs, true, pcpus as usize)),
-            "eevdf" => Box::new(Fair::new(Kind::Eevdf, false, pcpus as usize)),
-            "eevdf-debooster" => Box::new(Fair::new(Kind::Eevdf, true, pcpus as usize)),
+            "cfs" => fair(Kind::Cfs, false),
+            "cfs-debooster" => fair(Kind::Cfs, true),
+            "eevdf" => fair(Kind::Eevdf, false),
+            "eevdf-debooster" => fair(Kind::Eevdf, true),
             name => {
                 let object = scx::object(name, &self.scheduler_file)?;
                 let policy = self.yield_reasons()?;

@@ -72,10 +72,9 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     }
     let policy = scenario.yield_policy.as_ref().map(|all| format!(", yields: {}", all.join(", ")));
     let _ = writeln!(out, "Scheduler: {}{}.", scenario.scheduler, policy.unwrap_or_default());
-    let (weights, quotas) = scenario.weights_and_quotas();
-    let ignored = [weights, quotas].concat();
-    if build::is_flat(&scenario.scheduler) && !ignored.is_empty() {
-        let _ = writeln!(out, "  It ignores {}.", ignored.join(", "));
+    let (_, quotas) = scenario.weights_and_quotas();
+    if build::is_fair(&scenario.scheduler) && !quotas.is_empty() {
+        let _ = writeln!(out, "  It ignores {}.", quotas.join(", "));
     }
     let ple = if kvm.ple {
         let grow = match kvm.ple_grow {

@@ -177,7 +177,7 @@ pub struct Task {
     pub weight: u32,
     /// The VM whose vCPU it is, or [`NONE`].
     pub vm: u32,
-    /// The cgroup of a thread that is no vCPU; `None`: the root.
+    /// Its cgroup, by its place; `None`: the root.
     pub group: Option<u32>,
     /// A thread of the kernel.
     pub kernel: bool,

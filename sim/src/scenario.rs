@@ -21,11 +21,12 @@ use crate::sim::Fault;
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
-pub const MACHINES: [(&str, &str); 7] = [
+pub const MACHINES: [(&str, &str); 8] = [
     ("exact", include_str!("../machines/exact.toml")),
     ("testbed", include_str!("../machines/testbed.toml")),
     ("xeon-x7560", include_str!("../machines/xeon-x7560.toml")),
     ("xeon-8", include_str!("../machines/xeon-8.toml")),
+    ("xeon-16", include_str!("../machines/xeon-16.toml")),
     ("xeon-2014", include_str!("../machines/xeon-2014.toml")),
     ("cascade-lake-96", include_str!("../machines/cascade-lake-96.toml")),
     ("rome-192", include_str!("../machines/rome-192.toml")),
@@ -134,6 +135,9 @@ pub struct VmSpec {
     pub count: u32,
     /// The one that its own cgroup is in; else the root.
     pub cgroup: Option<String>,
+    /// Whether it has a cgroup of its own, as with libvirt; else its vCPUs are in that of `cgroup`.
+    #[serde(default = "yes")]
+    pub own_cgroup: bool,
     pub vcpus: u32,
     #[serde(default = "weight")]
     pub weight: u32,
@@ -226,6 +230,10 @@ fn three() -> u32 {
 fn one_f64() -> f64 {
     1.0
 }
+fn yes() -> bool {
+    true
+}
+
 fn weight() -> u32 {
     100
 }
@@ -768,9 +776,10 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 12] = [
+pub const SCENARIOS: [(&str, &str); 13] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
+    ("file-server", include_str!("../scenarios/file-server.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
     ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
     ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),

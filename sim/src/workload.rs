@@ -13,7 +13,7 @@ pub type Program = Arc<Vec<Op>>;
 const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 
-const NAMES: [(&str, &str); 14] = [
+const NAMES: [(&str, &str); 15] = [
     ("compute", "computes, and waits for nobody"),
     ("barrier", "computes 100 µs, then spins at a barrier in user mode, without PAUSE"),
     ("barrier-pause", "the same, with PAUSE"),
@@ -27,6 +27,7 @@ const NAMES: [(&str, &str); 14] = [
     ("sysbench-oltp", "database clients and servers that hand on to each other, short locks"),
     ("hackbench", "groups of senders and receivers that wake each other"),
     ("pbzip2", "a reader, workers that compress blocks, munmap and so flush TLBs, a writer"),
+    ("file-server", "short calls with two kernel locks each; every 49th sleeps for its disk"),
     ("o-dsync", "one task writes with O_DSYNC to a disk with a battery-backed cache"),
     ("timer", "one task sleeps until a timer every millisecond (cyclictest)"),
     ("idle", "each vCPU wakes 2.5 times a second, as an idle Linux of four vCPUs (seed 002)"),
@@ -86,6 +87,7 @@ pub fn preset(name: &str, vcpus: u32, tasks: Option<u32>) -> Option<Vec<Program>
         "sysbench-oltp" => sysbench(tasks.unwrap_or(2 * vcpus)),
         "hackbench" => hackbench(tasks.unwrap_or(400) / 40),
         "pbzip2" => pbzip2(each),
+        "file-server" => file_server(each),
         "o-dsync" => o_dsync(vcpus),
         // A program of its own after each timer: cyclictest takes a few microseconds.
         "timer" => {
@@ -238,6 +240,27 @@ fn pbzip2(workers: u32) -> Vec<Program> {
     let reader = vec![kernel(100 * US, 0.2), Op::Post(0), Op::Wait(1)];
     all.extend(same(workers + 1, reader));
     all
+}
+
+/// A file server's calls: 25 µs of computing, with two short global locks (the dentry cache's and a
+/// device queue's, about 1 and 0.5 µs: estimates); every 49th waits 200 µs for the disk. So many tasks
+/// as vCPUs: each vCPU spins often, and halts often.
+fn file_server(tasks: u32) -> Vec<Program> {
+    let mut calls = Vec::new();
+    for _ in 0..49 {
+        calls.extend([
+            compute(25 * US, 0.2),
+            Op::Lock(0),
+            kernel(US, 0.5),
+            Op::Unlock(0),
+            Op::Lock(1),
+            kernel(500, 0.5),
+            Op::Unlock(1),
+            Op::Done,
+        ]);
+    }
+    calls.push(Op::Sleep { mean: 200 * US, spread: 0.2 });
+    same(tasks, calls)
 }
 
 /// Writes with O_DSYNC: 50 µs in the device (a SAS controller's cache, estimated), 20 µs of CPU around

@@ -93,6 +93,52 @@ fn quotas_are_kept() {
     assert!(got[0] > 3.9, "more than there is: {got:?}");
 }
 
+/// Shares of busy loops in two cgroups on two pCPUs, and what the exact host's kernel gave the first one, in pCPUs
+/// (docs/sim.md). A task in no cgroup is worth as much as a whole cgroup; a cgroup is divided by where its load is.
+#[test]
+fn eevdf_gives_cgroups_what_the_kernel_gives_them() {
+    let used = |rest: &str| {
+        run(&format!(
+            "machine = \"exact\"\npcpus = 2\nscheduler = \"eevdf\"\nseconds = 1.5\nwarmup = 1.0\n{rest}"
+        ))
+        .vms[0]
+            .used
+    };
+    let two = |a: u32, b: u32, weight: u32| {
+        let vm = "workload = \"compute\"\nvcpus";
+        used(&format!("[[vm]]\n{vm} = {a}\n[[vm]]\n{vm} = {b}\nweight = {weight}\n"))
+    };
+    let bound = "[[vm]]\nvcpus = 2\nworkload = \"compute\"\npin = true\n\
+                 [[thread]]\nrun-us = 1000\ncpu = 1\n";
+    for (simulated, kernel, what) in [
+        (two(2, 2, 300), 0.50, "2 and 2 loops, weights 100 and 300"),
+        (two(3, 1, 300), 1.00, "3 and 1 loops, weights 100 and 300"),
+        (two(1, 2, 100), 1.00, "1 and 2 loops"),
+        (two(1, 4, 100), 0.67, "1 and 4 loops"),
+        (used(bound), 1.34, "2 bound loops beside a bound thread of the root"),
+        (used(&bound.replace("pin = true", "").replace("cpu = 1", "")), 1.00, "unbound"),
+    ] {
+        let ratio = simulated / kernel;
+        assert!((0.85..1.15).contains(&ratio), "{what}: {simulated}, the kernel gave {kernel}");
+    }
+}
+
+/// Without a cgroup of its own, each vCPU is worth as much as a thread of the host.
+#[test]
+fn vcpus_without_a_cgroup_are_threads_among_others() {
+    let used = |own: bool| {
+        let head = HEAD.replace("scx_baton", "eevdf");
+        run(&format!(
+            "{head}pcpus = 1\n[[vm]]\nown-cgroup = {own}\nvcpus = 3\nworkload = \"compute\"\n\
+             [[thread]]\nrun-us = 1000\n"
+        ))
+        .vms[0]
+            .used
+    };
+    assert!((used(true) - 0.5).abs() < 0.05, "{}", used(true));
+    assert!((used(false) - 0.75).abs() < 0.05, "{}", used(false));
+}
+
 /// The tree of cgroups divides at each level among those that want the CPU.
 #[test]
 fn shares_follow_the_tree() {
@@ -187,6 +233,28 @@ fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
              program = [{steps}, \"done\"]\n[[thread]]\ncpu = 1\nrun-us = 1000"
         ));
         assert!(baton.0 > 0.95 * eevdf.0, "{steps}: {} and {}", baton.0, eevdf.0);
+    }
+}
+
+/// VMs whose vCPUs spin often, and halt often, ran spread out: spinners met holders that did not run, and both
+/// VMs together did 0.5 of what one does alone.
+#[test]
+fn vcpus_that_halt_run_together_if_they_spin() {
+    let served = |vms: u32, scheduler: &str, ple: bool| {
+        let changes = [
+            ("vm.count".to_string(), vms.to_string()),
+            ("scheduler".to_string(), scheduler.to_string()),
+            ("kvm.ple".to_string(), ple.to_string()),
+        ];
+        let scenario = load("file-server", &changes).expect("it ships");
+        simulate(&scenario).expect("no invariant is broken").0
+    };
+    let (alone, two) = (served(1, "scx_baton", true), served(2, "scx_baton", true));
+    assert!(two.rate() > 0.95 * alone.rate(), "{} of {}", two.rate(), alone.rate());
+    assert!(two.jain.is_some_and(|jain| jain > 0.99));
+    for ple in [true, false] {
+        let fair = served(2, "eevdf", ple);
+        assert!(two.rate() > fair.rate(), "{} of {}", two.rate(), fair.rate());
     }
 }
 
@@ -345,9 +413,9 @@ fn one_that_comes_late_is_not_waited_for_in_vain() {
     let rounds = |scheduler: &str| {
         let text = text.replace("scx_baton", scheduler);
         run(&format!(
-            "{text}[[vm]]\nvcpus = 5\n[[vm.task]]\nprogram = [\"sleep 3ms\", \"compute 50us\", \"barrier\", \
+            "{text}[[vm]]\nown-cgroup = false\nvcpus = 5\n[[vm.task]]\nprogram = [\"sleep 3ms\", \"compute 50us\", \"barrier\", \
              \"done\"]\n[[vm.task]]\ncount = 4\nprogram = [\"compute 50us\", \"barrier\"]\n\
-             [[vm]]\nvcpus = 4\nworkload = \"compute\""
+             [[vm]]\nown-cgroup = false\nvcpus = 4\nworkload = \"compute\""
         ))
         .vms[0]
             .rate

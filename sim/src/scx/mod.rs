@@ -541,10 +541,7 @@ impl Scheduler for Scx {
             let first = &mut self.first[t.vm as usize];
             *first = task.min(*first);
         }
-        let group = match t.vm {
-            NONE => t.group.map_or(0, |group| group as usize + 1),
-            vm => vm as usize + 1,
-        };
+        let group = t.group.map_or(0, |group| group as usize + 1);
         let name = if t.vm == NONE { format!("host-{task}") } else { format!("CPU {task}/KVM") };
         let mut comm = [0; 16];
         let n = name.len().min(15);

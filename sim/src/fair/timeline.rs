@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! One `cfs_rq`: entities that share a pCPU on one level of the tree of cgroups, and which of them
+//! is next. An entity is a task, or a cgroup on this pCPU.
+
+use crate::machine::{NONE, Ns};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Cfs,
+    Eevdf,
+}
+
+/// Constants of `kernel/sched/fair.c`, before they are scaled by 1 + log2 of the CPUs (at most 8:
+/// `get_update_sysctl_factor()`).
+pub const SCHED_LATENCY_NS: Ns = 6_000_000;
+const WAKEUP_GRANULARITY_NS: Ns = 1_000_000;
+const BASE_SLICE_NS: Ns = 700_000;
+
+/// What an entity of `cpu.weight` 100 weighs: as in the kernel, with room below for the part of a
+/// cgroup that is on one pCPU (`scale_load()`).
+pub const WEIGHT: i64 = 100 << 10;
+
+#[derive(Clone, Debug, Default)]
+pub struct Entity {
+    pub vruntime: i64,
+    pub deadline: i64,
+    /// EEVDF: what it was owed when it left.
+    pub lag: i64,
+    pub weight: i64,
+    /// Start of the stretch of CPU time not accounted yet, and of this turn.
+    pub at: Ns,
+    pub turn: Ns,
+}
+
+impl Entity {
+    fn slice(&self, factor: u64) -> i64 {
+        (BASE_SLICE_NS * factor) as i64 * WEIGHT / self.weight
+    }
+
+    /// `update_curr()`; whether EEVDF's deadline has passed.
+    pub fn account(&mut self, kind: Kind, factor: u64, now: Ns) -> bool {
+        let ran = now - self.at;
+        self.at = now;
+        self.vruntime += ran as i64 * WEIGHT / self.weight;
+        let passed = kind == Kind::Eevdf && self.vruntime >= self.deadline;
+        if passed {
+            self.deadline = self.vruntime + self.slice(factor);
+        }
+        passed
+    }
+
+    /// `yield_task_fair()`: what is left of the request is forfeited.
+    pub fn forfeit(&mut self, factor: u64) {
+        self.vruntime = self.deadline;
+        self.deadline += self.slice(factor);
+    }
+}
+
+/// All entities: tasks by their number, then cgroups on pCPUs.
+pub struct Entities {
+    pub tasks: Vec<Entity>,
+    pub cgroups: Vec<Entity>,
+}
+
+/// The bit that tells cgroups on pCPUs from tasks.
+const CGROUP: u32 = 1 << 31;
+
+pub fn cgroup_entity(place: usize) -> u32 {
+    CGROUP | place as u32
+}
+
+/// The place among cgroups on pCPUs; `None`: a task.
+pub fn as_cgroup(entity: u32) -> Option<usize> {
+    (entity & CGROUP != 0).then_some((entity & !CGROUP) as usize)
+}
+
+impl Entities {
+    pub fn get(&self, entity: u32) -> &Entity {
+        match as_cgroup(entity) {
+            Some(place) => &self.cgroups[place],
+            None => &self.tasks[entity as usize],
+        }
+    }
+
+    pub fn get_mut(&mut self, entity: u32) -> &mut Entity {
+        match as_cgroup(entity) {
+            Some(place) => &mut self.cgroups[place],
+            None => &mut self.tasks[entity as usize],
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// Those that wait; not the one that runs.
+    pub queue: Vec<u32>,
+    pub curr: u32,
+    pub min_vruntime: i64,
+    pub next: u32,
+    pub last: u32,
+    pub skip: u32,
+}
+
+impl Timeline {
+    pub fn new() -> Self {
+        Timeline {
+            queue: Vec::new(),
+            curr: NONE,
+            min_vruntime: 0,
+            next: NONE,
+            last: NONE,
+            skip: NONE,
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        self.queue.iter().copied().chain((self.curr != NONE).then_some(self.curr))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.curr == NONE
+    }
+
+    pub fn update_min(&mut self, e: &Entities) {
+        if let Some(least) = self.all().map(|entity| e.get(entity).vruntime).min() {
+            self.min_vruntime = self.min_vruntime.max(least);
+        }
+    }
+
+    /// `avg_vruntime()`: where an entity would stand that has got exactly its share.
+    pub fn average(&self, e: &Entities) -> i64 {
+        let (mut sum, mut weights) = (0i128, 0i128);
+        for entity in self.all() {
+            let se = e.get(entity);
+            sum += i128::from(se.vruntime - self.min_vruntime) * i128::from(se.weight);
+            weights += i128::from(se.weight);
+        }
+        if weights == 0 {
+            self.min_vruntime
+        } else {
+            self.min_vruntime + (sum.div_euclid(weights)) as i64
+        }
+    }
+
+    pub fn is_eligible(&self, e: &Entities, entity: u32) -> bool {
+        e.get(entity).vruntime <= self.average(e)
+    }
+
+    /// `place_entity()`: where an entity begins here.
+    pub fn place(&self, e: &mut Entities, kind: Kind, factor: u64, entity: u32, wakeup: bool) {
+        let (average, min) = (self.average(e), self.min_vruntime);
+        let se = e.get_mut(entity);
+        match kind {
+            Kind::Cfs => {
+                // GENTLE_FAIR_SLEEPERS: half of the latency is credited.
+                let credit = (SCHED_LATENCY_NS * factor / 2) as i64;
+                let slept = se.vruntime.max(min - credit);
+                se.vruntime = if wakeup { slept } else { min - se.lag };
+            }
+            Kind::Eevdf => {
+                let slice = se.slice(factor);
+                se.vruntime = average - se.lag.clamp(-2 * slice, 2 * slice);
+                se.deadline = se.vruntime + slice;
+            }
+        }
+    }
+
+    /// It leaves, running or not: `update_entity_lag()`.
+    pub fn leave(&mut self, e: &mut Entities, entity: u32) {
+        let average = self.average(e);
+        let se = e.get_mut(entity);
+        se.lag = average - se.vruntime;
+        if self.curr == entity {
+            self.curr = NONE;
+        }
+        self.queue.retain(|other| *other != entity);
+        for buddy in [&mut self.next, &mut self.last, &mut self.skip] {
+            if *buddy == entity {
+                *buddy = NONE;
+            }
+        }
+    }
+
+    /// `reweight_entity()`: it is owed as much time as before.
+    pub fn reweight(&self, e: &mut Entities, kind: Kind, entity: u32, weight: i64) {
+        let average = self.average(e);
+        let se = e.get_mut(entity);
+        if kind == Kind::Eevdf {
+            let scaled =
+                |time: i64| (i128::from(time) * i128::from(se.weight) / i128::from(weight)) as i64;
+            let (owed, left) = (scaled(average - se.vruntime), scaled(se.deadline - se.vruntime));
+            se.vruntime = average - owed;
+            se.deadline = se.vruntime + left;
+        }
+        se.weight = weight;
+    }
+
+    /// `wakeup_preempt_entity()`: may `se` go before one at `curr`? Greater than 0: it should.
+    pub fn preempts(curr: i64, se: &Entity, factor: u64) -> i32 {
+        let behind = curr - se.vruntime;
+        if behind <= 0 {
+            return -1;
+        }
+        let granularity = (WAKEUP_GRANULARITY_NS * factor) as i64 * WEIGHT / se.weight;
+        i32::from(behind > granularity)
+    }
+
+    /// `pick_next_entity()` of CFS, of those that may run.
+    pub fn pick_cfs(&self, e: &Entities, factor: u64, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut order: Vec<u32> = self.all().filter(|entity| may(*entity)).collect();
+        order.sort_by_key(|entity| (e.get(*entity).vruntime, *entity));
+        let left = *order.first()?;
+        let goes =
+            |entity: u32| Timeline::preempts(e.get(entity).vruntime, e.get(left), factor) < 1;
+        let mut pick = left;
+        if self.skip == pick
+            && let Some(second) = order.get(1)
+            && goes(*second)
+        {
+            pick = *second;
+        }
+        for buddy in [self.last, self.next] {
+            if buddy != NONE && order.contains(&buddy) && goes(buddy) {
+                pick = buddy;
+            }
+        }
+        Some(pick)
+    }
+
+    /// `pick_eevdf()`: of those that may run and are owed time, the one with the earliest deadline.
+    pub fn pick_eevdf(
+        &self,
+        e: &Entities,
+        factor: u64,
+        now: Ns,
+        may: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let average = self.average(e);
+        let eligible = |entity: &u32| e.get(*entity).vruntime <= average;
+        // PICK_BUDDY
+        if self.next != NONE && self.queue.contains(&self.next) && eligible(&self.next) {
+            return Some(self.next);
+        }
+        // RUN_TO_PARITY: a base slice is protected.
+        let curr = self.curr;
+        if curr != NONE
+            && may(curr)
+            && eligible(&curr)
+            && now - e.get(curr).turn < BASE_SLICE_NS * factor
+            && self.skip != curr
+        {
+            return Some(curr);
+        }
+        let all = || self.all().filter(|entity| may(*entity));
+        let deadline = |entity: &u32| (e.get(*entity).deadline, *entity);
+        all().filter(eligible).min_by_key(deadline).or_else(|| {
+            // Affinity has kept the eligible ones off.
+            all().min_by_key(|entity| (e.get(*entity).vruntime, *entity))
+        })
+    }
+
+    /// `clear_buddies()`: next is for one pick; skip and last likewise if they were chosen.
+    pub fn clear_buddies(&mut self, picked: u32) {
+        self.next = NONE;
+        self.skip = NONE;
+        if self.last == picked {
+            self.last = NONE;
+        }
+    }
+}
