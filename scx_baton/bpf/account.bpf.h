@@ -51,8 +51,8 @@ static void observe(struct vm_ctx *vm, u64 ran)
 {
 	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halts, spins;
 
-	/* A gang that runs in its turn hardly spins: it shows in several turns alone. */
-	if (seen < vm_turns(vm))
+	/* A gang hardly spins within its turn: it takes more than one turn to tell. */
+	if (seen < 2 * vm_turn(vm))
 		return;
 	/* Of the pCPUs that come here at once, one decides. */
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
@@ -152,7 +152,7 @@ static void wake(struct task_ctx *t, struct vm_ctx *vm)
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
 	if (vm->nr_running <= 0 && vm->nr_queued <= 0)
-		vm->vtime = wake_vtime(vm->vtime, vnow, VM_CREDIT_NS);
+		vm->vtime = wake_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight));
 }
 
 #endif /* BATON_ACCOUNT_BPF_H */

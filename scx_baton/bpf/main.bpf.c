@@ -197,7 +197,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	}
 	if (!t->run_vm || t->boosted)
 		return;
-	claimed_by = overdue(c, now);
+	claimed_by = overdue(c, scx_bpf_task_cpu(p), now);
 	if (claimed_by == NO_VM)
 		return;
 	c->claimed_by = claimed_by;

@@ -80,13 +80,14 @@ static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
 
 /*
  * Start one vCPU of the VM on @cpu: of those that are level, the one that ran here last
- * (its state is in this pCPU's caches and VMCB), else the one furthest behind.
+ * (its state is in this pCPU's caches and VMCB), else the one furthest behind. For a turn, or
+ * @visits.
  * Not static, as above.
  */
-__noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
+__noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
-	u64 first_vtime = 0;
+	u64 first_vtime = 0, slice;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool found = false;
@@ -112,18 +113,23 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, u64 now)
 				if (t->last_cpu != cpu)
 					continue;
 			}
-			scx_bpf_dsq_move_set_slice(
-				BPF_FOR_EACH_ITER,
-				vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)), now));
+			if (visits)
+				slice = vm_visit(vm, vnow);
+			else
+				slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)),
+						 now);
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
+			t->boosted = visits ? BOOST_VISIT : BOOST_NONE;
 			found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
 			if (found)
 				break;
+			t->boosted = BOOST_NONE;
 		}
 		if (found || (!pass && !seen))
 			break;
 	}
 	/* The one that was found counts as queued until it runs. */
-	if (found)
+	if (found && !visits)
 		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
 	return found;
 }
@@ -246,6 +252,33 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 }
 
 /*
+ * A visit to @cpu has ended, of which the VM in @host_vm goes on: a vCPU that is behind its due and
+ * waits visits next. Not static, as above.
+ */
+__noinline int dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
+{
+	struct vm_ctx *host = vm_slot(host_vm), *vm, *best_vm = NULL;
+	u32 slot, best = NO_VM, end = vm_end();
+
+	if (!host || count(COUNT_WAITING) < 2)
+		return false;
+	bpf_for(slot, 1, end) {
+		vm = vm_slot(slot);
+		if (!vm || vm->nr_queued <= 0 || !waits_here(vm, slot, cpu) ||
+		    !vm_visits(vm, host->vtime, vnow))
+			continue;
+		if (best != NO_VM && !vtime_before(vm->vtime, best_vm->vtime))
+			continue;
+		best = slot;
+		best_vm = vm;
+	}
+	if (best == NO_VM || !dispatch_vcpu(best, cpu, true, now))
+		return false;
+	stat_add(STAT_VISITS, 1);
+	return true;
+}
+
+/*
  * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from. @prev and
  * @prev_vm are what ran, and could go on; @asked: somebody else asks for this pCPU.
  * Not static, as above.
@@ -269,6 +302,8 @@ __noinline int dispatch_given(s32 cpu, s32 prev, u32 prev_vm, bool asked, u64 no
 		c->donor = 0;
 	}
 	donor = c->donor;
+	if (donor && !asked && dispatch_visitor(c->donor_vm, cpu, now))
+		return true;
 	c->donor = 0;
 	return donor && !asked && dispatch_donor(c, donor, cpu, now);
 }
@@ -373,7 +408,7 @@ static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
 		slot = c->vm + 1 + i;
 		if (slot >= end)
 			slot -= end;
-		if (dispatch_vcpu(slot, cpu, now))
+		if (dispatch_vcpu(slot, cpu, false, now))
 			return true;
 	}
 	return false;
@@ -415,7 +450,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		prev_t->wait_for = 0;
 	if (dispatch_starved(cpu, now))
 		return;
-	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, now))
+	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, false, now))
 		return;
 
 	if (prev_t && (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves_for ||
@@ -472,7 +507,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
 		sibling_first = !goes_on || (peek_vtime(vm_dsq(slot), &other) &&
 					     vtime_before(other, prev_t->vtime));
-		if (sibling_first && dispatch_vcpu(slot, cpu, now))
+		if (sibling_first && dispatch_vcpu(slot, cpu, false, now))
 			goes_on = false;
 		else if (!goes_on)
 			continue;
@@ -503,7 +538,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
  * At each tick of a vCPU: a VM that waits and may take this pCPU, but came while the vCPU's
  * first millisecond was protected, or was not so far behind then; NO_VM if there is none.
  */
-static u32 overdue(const struct cpu_ctx *c, u64 now)
+static u32 overdue(const struct cpu_ctx *c, s32 cpu, u64 now)
 {
 	struct vm_ctx *running = vm_slot(c->vm), *waiting;
 	u32 slot, end = vm_end();
@@ -512,7 +547,8 @@ static u32 overdue(const struct cpu_ctx *c, u64 now)
 		return NO_VM;
 	bpf_for(slot, 1, end) {
 		waiting = vm_slot(slot);
-		if (waiting && waiting->nr_queued > 0 && vm_takes(c, waiting, running, now))
+		if (waiting && waiting->nr_queued > 0 && waits_here(waiting, slot, cpu) &&
+		    vm_takes(c, waiting, running, now))
 			return slot;
 	}
 	return NO_VM;

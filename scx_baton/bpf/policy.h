@@ -156,16 +156,16 @@ static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
 	return wants < share ? vtime * wants / share : vtime;
 }
 
-/* CPU time of four turns of all its vCPUs. */
-static inline u64 vm_turns(const struct vm_ctx *vm)
+/* CPU time of a turn of all its vCPUs. */
+static inline u64 vm_turn(const struct vm_ctx *vm)
 {
-	return 4 * TURN_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1);
+	return TURN_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1);
 }
 
 /* A VM uses up to a turn on each of its vCPUs at once; four such turns are its bound. */
 static inline u64 vm_lag(const struct vm_ctx *vm)
 {
-	return weighted(vm_turns(vm), vm->weight);
+	return weighted(4 * vm_turn(vm), vm->weight);
 }
 
 static inline u64 host_lag(u32 weight)

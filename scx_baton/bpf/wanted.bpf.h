@@ -78,6 +78,14 @@ static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 	count_add(COUNT_BOUND, -1);
 }
 
+/* Does a vCPU of @vm, which has @slot, wait that may run on @cpu? As far as that is counted. */
+static inline bool waits_here(const struct vm_ctx *vm, u32 slot, s32 cpu)
+{
+	const struct bound_queue *b = bound_queue(cpu);
+
+	return vm->nr_queued > vm->nr_bound || (b->nr > 0 && (b->vm == slot || b->vm == MIXED_VMS));
+}
+
 /*
  * Does anybody wait who could run if a vCPU of the VM in @slot (NO_VM: a host task) did not run on
  * @cpu, and is none of that VM? If @bound, it may run on no other pCPU; who could run elsewhere

@@ -224,6 +224,33 @@ fn who_sleeps_does_not_wait_for_a_turn_to_end() {
     }
 }
 
+/// Several that sleep: a visitor that found another one on the pCPU waited until who had been visited, which went
+/// on, had used up its turn. It did 0.46 and 0.31 of its work under EEVDF.
+#[test]
+fn who_sleeps_does_not_wait_behind_who_is_visited() {
+    let task =
+        |steps: &str| format!("[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [{steps}, \"done\"]\n");
+    let sleeps = task("\"sleep 58us ±20%\", \"compute 29us ±20%\"");
+    let io = [(34, 72), (67, 500)]
+        .map(|(run, io)| task(&format!("\"compute {run}us ±20%\", \"io {io}us\"")));
+    let others = "[[vm]]\nvcpus = 1\nworkload = \"compute\"";
+    let [eevdf, baton] = beside(&format!("pcpus = 1\n{sleeps}{}{others}", io.concat()));
+    assert!(baton.0 > eevdf.0 && baton.1 < eevdf.1, "{baton:?} and {eevdf:?}");
+    let [eevdf, baton] = beside(&format!("pcpus = 1\n{}{sleeps}{others}", io.concat()));
+    assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
+}
+
+/// What a sleeper keeps was not weighed: beside a heavy VM it was a few hundred µs, and it did a third of its work
+/// under EEVDF.
+#[test]
+fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
+    let [eevdf, baton] = beside(
+        "pcpus = 2\n[[vm]]\nvcpus = 1\n[[vm.task]]\nprogram = [\"compute 81us ±20%\", \"io 89us\", \
+         \"done\"]\n[[vm]]\nvcpus = 2\nweight = 1000\nworkload = \"compute\"",
+    );
+    assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
+}
+
 /// The VM had its share by its other vCPU; the one beside the thread got 4 % of its pCPU.
 #[test]
 fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
