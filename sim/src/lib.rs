@@ -11,6 +11,7 @@ pub mod keys;
 pub mod kvm;
 mod lookups;
 pub mod machine;
+pub mod neighbours;
 pub mod outcome;
 pub mod program;
 pub mod queue;

@@ -7,11 +7,13 @@ mod fuzz;
 mod inputs;
 mod legend;
 mod list;
+mod neighbours;
 mod output;
 mod plot;
 mod ray;
 mod reproduce;
 mod run;
+mod seeds;
 mod show;
 mod sweep;
 
@@ -60,7 +62,11 @@ pub enum Sim {
     Reproduce(reproduce::Reproduce),
     /// Random scenarios with faults, and invariants that must hold: the scheduler's test rig
     #[command(after_help = legend::FUZZ)]
-    Fuzz(fuzz::Fuzz),
+    Fuzz(seeds::Seeds),
+    /// Random mixtures of VMs and host threads under EEVDF and a scheduler: nobody may lose work or
+    /// wake later for another one's sake
+    #[command(after_help = legend::NEIGHBOURS)]
+    Neighbours(neighbours::Neighbours),
     /// One simulation for another process of ours
     #[command(hide = true)]
     Apart,
@@ -108,6 +114,7 @@ pub fn main(what: Sim) -> i32 {
         Sim::Sweep(options) => sweep::sweep_all(options),
         Sim::Reproduce(options) => reproduce::reproduce_all(options),
         Sim::Fuzz(options) => fuzz::fuzz_all(options),
+        Sim::Neighbours(options) => neighbours::measure_all(options),
         Sim::List => say(&list::list()),
         Sim::Show(options) => show::show(options),
         Sim::Explain(named) => named.read().and_then(|asked| say(&explain(&asked.scenario(&[])?)?)),
