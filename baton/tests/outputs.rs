@@ -329,12 +329,15 @@ fn figures_of_speed_are_apart_from_what_is_the_same_every_time() {
 }
 
 #[test]
-fn a_weight_that_the_scheduler_ignores_is_said() {
+fn what_the_scheduler_ignores_of_cgroups_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let more = ["--set", "vm.0.weight=300", "--vary", "scheduler=eevdf,scx_baton,scx_fifo"];
-    let errors = run(dir.path(), &short("compare", &[&more[..], &["--seeds=1"]].concat())).stderr;
-    let errors = String::from_utf8(errors).unwrap();
-    assert_eq!(errors, "eevdf ignores vm.0.weight\nscx_fifo ignores vm.0.weight\n");
+    let errors = |set: &str| {
+        let more = ["--set", set, "--vary", "scheduler=eevdf,scx_baton,scx_fifo", "--seeds=1"];
+        String::from_utf8(run(dir.path(), &short("compare", &more)).stderr).unwrap()
+    };
+    assert_eq!(errors("vm.0.weight=300"), "scx_fifo ignores vm.0.weight\n");
+    let quotas = "eevdf ignores vm.0.cpu-max\nscx_fifo ignores vm.0.cpu-max\n";
+    assert_eq!(errors("vm.0.cpu-max={ quota-us = 100000 }"), quotas);
 }
 
 /// Before it asks for KVM: what is wrong is told on any machine.
