@@ -66,10 +66,11 @@ fuzz: build
 	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
+# What breaks one is written to $(TARGET_DIR).
 NEIGHBOURS_KNOWN := 6,9,14,15,22,29,46,48,64,66,81,93,96
 neighbours: build
 	@echo "what VMs lose to their neighbours, in the simulator (half a minute)"
-	@$(BATON) sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
+	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
 
 # On the exact host several tests at a time, since some wait for what others prepare; on QEMU's,
 # which follows the real clock, one at a time.
@@ -84,7 +85,7 @@ host-test: build
 SOAK_SECONDS ?= 3600
 soak: build
 	@$(BATON) sim fuzz --seconds $(SOAK_SECONDS)
-	@$(BATON) sim neighbours --seconds $(SOAK_SECONDS) --seeds 1000..1001 || true
+	@cd $(TARGET_DIR) && release/baton sim neighbours --seconds $(SOAK_SECONDS) --seeds 1000..1001 || true
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --quiet -p baton --test qemu \
 		goes_on_under_mixed_load -- --ignored --nocapture
 
