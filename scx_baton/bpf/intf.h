@@ -74,34 +74,35 @@ struct vm_ctx {
 	u64 gen; /* rises with every reuse of the slot */
 	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_AVERAGE / weight */
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
+	s32 nr_queued;
+	s32 nr_bound; /* of them, those that may run on one pCPU alone */
+	s32 nr_running;
+	/* from here on all is 0 in a new VM, but for its weight and process */
+	s32 nr_vcpus;
 	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
 	u64 turn_end;
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
-	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
-	u32 levels; /* how many */
+	u32 levels; /* how many of @path */
 	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
-	s32 nr_vcpus;
-	s32 nr_queued;
-	s32 nr_bound; /* of them, those that may run on one pCPU alone */
-	s32 nr_running;
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread and @exits were decided last */
 	u64 seen_halts; /* HLT exits in that time */
 	u64 seen_spins; /* PAUSE exits in that time */
 	u32 exits; /* its spins end in PAUSE exits */
-	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
-	u64 busy_since; /* ns; since when, while any runs */
-	struct vm_times times;
-	struct halt_times halt;
 	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
 	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
 	s32 tgid; /* the process whose threads its vCPUs are */
+	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
+	u64 busy_since; /* ns; since when, while any runs */
 	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */
 	u64 polling[VCPU_WORDS]; /* those that have halted, and poll on their pCPU or go to sleep */
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
+	struct vm_times times;
+	struct halt_times halt;
+	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

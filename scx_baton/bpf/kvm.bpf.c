@@ -28,24 +28,15 @@ static u32 vm_claim_slot(u64 kvm)
 			continue;
 		if (__sync_val_compare_and_swap(&vm->kvm, 0, kvm))
 			continue;
-		vm->nr_vcpus = 0;
-		vm->weight_gen = 0;
+		/* In two pieces: the compiler has no memset() of more than 1,024 bytes. */
+		__builtin_memset(&vm->nr_vcpus, 0,
+				 offsetof(struct vm_ctx, times) -
+					 offsetof(struct vm_ctx, nr_vcpus));
+		barrier();
+		__builtin_memset(&vm->times, 0,
+				 offsetof(struct vm_ctx, path) - offsetof(struct vm_ctx, times));
 		vm->weight = WEIGHT_AVERAGE;
-		vm->levels = 0;
-		vm->wanted_before = 0;
-		vm->turn_end = 0;
-		vm->spread = 0;
-		vm->seen_ns = 0;
-		vm->seen_halts = 0;
-		vm->seen_spins = 0;
-		vm->exits = 0;
-		vm->busy_ns = 0;
 		vm->tgid = bpf_get_current_task_btf()->tgid;
-		__builtin_memset(&vm->times, 0, sizeof(vm->times));
-		__builtin_memset(vm->on_cpu, 0, sizeof(vm->on_cpu));
-		__builtin_memset(vm->owing, 0, sizeof(vm->owing));
-		__builtin_memset(vm->polling, 0, sizeof(vm->polling));
-		__builtin_memset(&vm->halt, 0, sizeof(vm->halt));
 		end = bpf_map_lookup_elem(&counts, &which);
 		/* Two VMs may come at once; the larger end must stay. */
 		if (end && *end < slot + 1)

@@ -6,44 +6,54 @@
 #ifndef BATON_LEND_BPF_H
 #define BATON_LEND_BPF_H
 
-#include "yield.bpf.h"
+#include "pick.bpf.h"
 
-/* The pid of the vCPU that runs on @cpu, if it may be asked to lend it; else 0. */
-static s32 lender(s32 cpu, u32 slot)
+/* May what runs on @cpu be asked to lend it? A vCPU of the VM in @slot, or anything if @any. */
+static bool lends(s32 cpu, u32 slot, bool any)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
-	if (c->runs != RUNS_VCPU || c->vm != slot || c->kicked || c->boost_pid || c->donor)
-		return 0;
-	return c->pid;
+	return !c->kicked && !c->boost_pid && !c->donor && c->runs != RUNS_NOTHING &&
+	       (any || (c->runs == RUNS_VCPU && c->vm == slot));
 }
 
-/* Is @id the caller's to serve? Two may have sent it an IPI at once. */
-static bool serve(u32 slot, u32 id)
-{
-	u64 key = vcpu_key(slot, id);
-	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
-
-	return v && __sync_val_compare_and_swap(&v->waited, 1, 0) == 1;
-}
-
-/* No sibling can lend the vCPU with @pid a pCPU: it visits the one where it ran. */
-static void visit_for_ipi(s32 pid)
+/* Where the thread @pid ran last; below 0 if it is gone. */
+static s32 cpu_of(s32 pid)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
-	struct task_ctx *t;
-	struct cpu_ctx *c;
-	s32 cpu;
+	s32 cpu = -1;
 
-	if (!p)
+	if (p) {
+		cpu = scx_bpf_task_cpu(p);
+		bpf_task_release(p);
+	}
+	return cpu;
+}
+
+/*
+ * The vCPU that @owing names waits: it runs on @cpu for as long as an IPI takes, and then what runs
+ * there goes on.
+ */
+static void give(u32 slot, u64 owing, s32 cpu, u32 why)
+{
+	u64 key = vcpu_key(slot, owing >> 32);
+	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	/* Two may have sent it an IPI at once: one serves it. */
+	if (!v || __sync_val_compare_and_swap(&v->waited, 1, 0) != 1 ||
+	    !lends(cpu, slot, why == BOOST_VISIT))
 		return;
-	t = task_ctx(p);
-	cpu = scx_bpf_task_cpu(p);
-	c = cpu_ctx(cpu);
-	if (t && c->runs != RUNS_NOTHING && !c->kicked && !c->boost_pid && !c->donor &&
-	    bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-		visit(cpu, p, t, BOOST_IPI_NS);
-	bpf_task_release(p);
+	/* Before that pCPU can look. */
+	if (c->runs == RUNS_VCPU)
+		donates(c, c->pid, c->vm);
+	if (!start_vcpu((s32)owing, slot, BOOST_IPI_NS, why, cpu)) {
+		c->donor = 0;
+		return;
+	}
+	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);
+	preempt(cpu);
+	look_soon(cpu, BOOST_IPI_NS);
 }
 
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
@@ -53,8 +63,8 @@ static int lend(void *map, int *key, struct lend_timer *at)
 	u32 slot = at->slot, sender = at->sender, i;
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 	struct vm_ctx *vm = vm_slot(slot);
-	s32 cpu, pid;
 	u64 owing;
+	s32 cpu;
 
 	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
 		return 0;
@@ -62,33 +72,23 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		cpu = at->cpu + i;
 		if (cpu >= nr_cpu_ids)
 			cpu -= nr_cpu_ids;
-		pid = lender(cpu, slot);
-		if (!pid)
+		if (!lends(cpu, slot, false))
 			continue;
 		owing = find_owing(slot, sender, cpu, true);
 		/* Nobody at all, or nobody who may run there? */
 		if (!owing && !find_owing(slot, sender, -1, true))
 			break;
-		if (!owing || !serve(slot, owing >> 32))
-			continue;
-		c = cpu_ctx(cpu);
-		c->boost_vm = slot;
-		c->boost_slice = BOOST_IPI_NS;
-		donates(c, pid, slot);
-		c->visits = 0;
-		c->lent = 1;
-		/* Last, and as a barrier: that pCPU may look at any time. */
-		__sync_lock_test_and_set(&c->boost_pid, (s32)(u32)owing);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		if (owing)
+			give(slot, owing, cpu, BOOST_SIBLING);
 	}
+	/* No sibling can lend these a pCPU: each visits the one where it ran. */
 	bpf_for(i, 0, MAX_OWING) {
-		if (!vm || !vm_may_visit(vm, vnow))
-			break;
-		owing = find_owing(slot, sender, -1, true);
+		owing = vm && vm_may_visit(vm, vnow) ? find_owing(slot, sender, -1, true) : 0;
 		if (!owing)
 			break;
-		if (serve(slot, owing >> 32))
-			visit_for_ipi((s32)owing);
+		cpu = cpu_of((s32)owing);
+		if (cpu >= 0)
+			give(slot, owing, cpu, BOOST_VISIT);
 	}
 	return 0;
 }
@@ -96,7 +96,6 @@ static int lend(void *map, int *key, struct lend_timer *at)
 static s32 init_lend_timer(s32 cpu)
 {
 	struct lend_timer *at = bpf_map_lookup_elem(&lend_timers, &cpu);
-	s32 err;
 
 	/* What was not initialized cannot be started. */
 	if (!yields_for(YIELD_SENT))
@@ -104,8 +103,7 @@ static s32 init_lend_timer(s32 cpu)
 	if (!at)
 		return -ENOENT;
 	at->cpu = cpu;
-	err = bpf_timer_init(&at->timer, &lend_timers, CLOCK_MONOTONIC);
-	return err ?: bpf_timer_set_callback(&at->timer, lend);
+	return init_timer(at, lend_timers, lend);
 }
 
 #endif /* BATON_LEND_BPF_H */

@@ -142,7 +142,6 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	stay(t);
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
-	c->claimed_by = NO_VM;
 	/* A spinner that goes on is not picked anew. */
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;
@@ -171,7 +170,6 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	struct cpu_ctx *c = cpu_ctx(scx_bpf_task_cpu(p));
 	struct task_ctx *t = task_ctx(p);
 	u64 now = scx_bpf_now();
-	u32 claimed_by;
 	s32 claimed;
 
 	if (!t)
@@ -197,11 +195,10 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	}
 	if (!t->run_vm || t->boosted)
 		return;
-	claimed_by = overdue(c, scx_bpf_task_cpu(p), now);
-	if (claimed_by == NO_VM)
-		return;
-	c->claimed_by = claimed_by;
-	scx_bpf_task_set_slice(p, 0);
+	if (overdue(scx_bpf_task_cpu(p), now)) {
+		c->kicked = 1;
+		scx_bpf_task_set_slice(p, 0);
+	}
 }
 
 void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
@@ -273,7 +270,7 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 	}
 	if (elsewhere >= 0) {
 		c = cpu_ctx(elsewhere);
-		preempt(elsewhere, NO_VM);
+		preempt(elsewhere);
 		reason = reason == YIELD_IPI ? YIELD_KVM : reason;
 	}
 	boost(c, from_t, from->pid, to, to_t, reason, slice, now);

@@ -21,50 +21,44 @@
 #define MAX_STARVED_WALK 8
 #define MAX_STARVED_VCPUS 4
 
-/* Does the turn of the VM in @slot give it the pCPU of @c before others? */
-static bool claims_here(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 now)
-{
-	return vm_claims(vm, slot == c->vm ? c->turn_start : 0, now);
-}
+/* VMs with a vCPU to run: how many, and the least vtime of them. */
+struct vms_seen {
+	u64 least;
+	u32 nr;
+};
 
 /*
- * Does the VM in slot @a go before the one in @b on @cpu? Of equals, the one with the lower
- * slot. A vCPU of @prev_vm, which is about to leave this pCPU, still counts as running.
+ * The VM that goes first on @cpu among those with a vCPU to run there, after @last in that order;
+ * of equals, the one with the lower slot. A vCPU of @prev_vm, which is about to leave this pCPU,
+ * still counts as running. All that were looked at are in @seen.
  *
  * Not static: the verifier looks at such a function once, not once for each way to its call.
  */
-__noinline int goes_before(u32 a, u32 b, u32 prev_vm, s32 cpu, u64 now)
+__noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
 {
-	struct vm_ctx *vm_a = vm_slot(a), *vm_b = vm_slot(b);
+	u64 rank, last_rank = 0, best_rank = 0;
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	s32 a_running, b_running;
-	bool a_turn, b_turn;
-
-	if (!vm_a || !vm_b)
-		return false;
-	a_running = vm_a->nr_running - (a == prev_vm);
-	b_running = vm_b->nr_running - (b == prev_vm);
-	a_turn = claims_here(c, a, vm_a, now) && vm_holds(vm_a, vm_b, vnow);
-	b_turn = claims_here(c, b, vm_b, now) && vm_holds(vm_b, vm_a, vnow);
-	if (vm_goes_first(vm_a, a_running, a_turn, vm_b, b_running, b_turn))
-		return true;
-	return a < b && !vm_goes_first(vm_b, b_running, b_turn, vm_a, a_running, a_turn);
-}
-
-/* The VM that goes first among those with a vCPU to run, after @last in that order. */
-__noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now)
-{
 	u32 slot, best = NO_VM, end = vm_end();
-	struct vm_ctx *vm;
+	struct vm_ctx *vm = vm_slot(last);
 
+	if (!seen)
+		return NO_VM;
+	if (vm)
+		last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
+	seen->nr = 0;
 	bpf_for(slot, 1, end) {
 		vm = vm_slot(slot);
-		if (!vm || slot == last || (vm->nr_queued <= 0 && slot != prev_vm))
+		if (!vm || (slot != prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, cpu))))
 			continue;
-		if (last != NO_VM && !goes_before(last, slot, prev_vm, cpu, now))
+		if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
+			seen->least = vm->vtime;
+		rank = rank_on(c, slot, vm, vm->nr_running - (slot == prev_vm), now);
+		if (last != NO_VM && (rank < last_rank || (rank == last_rank && slot <= last)))
 			continue;
-		if (best == NO_VM || goes_before(slot, best, prev_vm, cpu, now))
+		if (best == NO_VM || rank < best_rank) {
 			best = slot;
+			best_rank = rank;
+		}
 	}
 	return best;
 }
@@ -178,132 +172,100 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 	return false;
 }
 
-/* Start a vCPU that waits for the VM in @slot on @cpu, if it may run there. */
-static bool start_vcpu(struct task_struct *p, const struct task_ctx *t, u32 slot, u64 slice,
-		       s32 cpu)
+/*
+ * The thread @pid runs next on @cpu, for @slice and because of @why, if it waits for the VM in
+ * @slot and may run there.
+ */
+static bool start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 {
+	struct task_struct *p = bpf_task_from_pid(pid);
 	struct bpf_iter_scx_dsq it;
+	struct task_ctx *t;
 	bool moved = false;
 
-	if (throttled_until(t, scx_bpf_now()))
+	if (!p)
 		return false;
-
+	t = task_ctx(p);
+	if (!t || t->queued_vm != slot || throttled_until(t, scx_bpf_now()))
+		goto out;
+	t->boosted = why;
 	/*
 	 * Its affinity is looked at while the iterator is open: a task that was put back with
 	 * another one since then is refused by the move.
 	 */
 	if (!bpf_iter_scx_dsq_new(&it, vm_dsq(slot), 0) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 		scx_bpf_dsq_move_set_slice(&it, slice);
-		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+		moved = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL_ON | cpu, SCX_ENQ_HEAD);
 	}
 	bpf_iter_scx_dsq_destroy(&it);
+	if (!moved)
+		t->boosted = BOOST_NONE;
+out:
+	bpf_task_release(p);
 	return moved;
 }
 
-/* A directed yield, or a visit, named the vCPU to run here. */
+/* A directed yield named the vCPU to run here. */
 static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 {
-	struct task_struct *p;
-	struct task_ctx *t;
-	bool moved = false;
+	bool moved = start_vcpu(c->boost_pid, c->boost_vm, c->boost_slice, BOOST_SIBLING, cpu);
 
-	p = bpf_task_from_pid(c->boost_pid);
 	c->boost_pid = 0;
-	if (!p)
-		goto out;
-	t = task_ctx(p);
-	if (t && t->queued_vm == c->boost_vm) {
-		t->boosted = c->visits ? BOOST_VISIT : BOOST_SIBLING;
-		moved = start_vcpu(p, t, c->boost_vm, c->boost_slice, cpu);
-		if (!moved)
-			t->boosted = BOOST_NONE;
-		else if (c->visits || c->donor)
-			look_soon(cpu, BOOST_IPI_NS);
-	}
-	bpf_task_release(p);
-out:
-	if (!c->visits && !c->lent)
-		stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
-	else if (moved)
-		stat_add(c->visits ? STAT_VISITS : STAT_LENT, 1);
-	c->lent = 0;
-	c->visits = 0;
+	if (moved && c->donor)
+		look_soon(cpu, BOOST_IPI_NS);
+	stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
 	return moved;
 }
 
 /* The boosted vCPU has had its time: who it was taken from goes on, if it still may. */
 static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 {
-	struct task_struct *p;
-	struct task_ctx *t;
-	bool moved = false;
+	u64 until = c->donates_until;
 
-	p = bpf_task_from_pid(donor);
-	if (!p)
+	if (!vtime_before(now, until) ||
+	    !start_vcpu(donor, c->donor_vm, until - now, BOOST_NONE, cpu))
 		return false;
-	t = task_ctx(p);
-	if (t && t->queued_vm == c->donor_vm && vtime_before(now, c->donates_until)) {
-		moved = start_vcpu(p, t, c->donor_vm, c->donates_until - now, cpu);
-		if (moved)
-			c->resumes = donor;
-	}
-	bpf_task_release(p);
-	return moved;
+	c->resumes = donor;
+	return true;
 }
 
 /*
  * A visit to @cpu has ended, of which the VM in @host_vm goes on: a vCPU that is behind its due and
- * waits visits next. Not static, as above.
+ * waits visits next.
  */
-__noinline int dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
+static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 {
-	struct vm_ctx *host = vm_slot(host_vm), *vm, *best_vm = NULL;
-	u32 slot, best = NO_VM, end = vm_end();
+	struct vm_ctx *host = vm_slot(host_vm), *vm;
+	struct vms_seen seen = {};
+	u32 best;
 
 	if (!host || count(COUNT_WAITING) < 2)
 		return false;
-	bpf_for(slot, 1, end) {
-		vm = vm_slot(slot);
-		if (!vm || vm->nr_queued <= 0 || !waits_here(vm, slot, cpu) ||
-		    !vm_visits(vm, host->vtime, vnow))
-			continue;
-		if (best != NO_VM && !vtime_before(vm->vtime, best_vm->vtime))
-			continue;
-		best = slot;
-		best_vm = vm;
-	}
-	if (best == NO_VM || !dispatch_vcpu(best, cpu, true, now))
+	best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
+	vm = vm_slot(best);
+	if (!vm || !vm_behind(vm, vnow) || !vtime_before(vm->vtime, host->vtime) ||
+	    !dispatch_vcpu(best, cpu, true, now))
 		return false;
 	stat_add(STAT_VISITS, 1);
 	return true;
 }
 
 /*
- * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from. @prev and
- * @prev_vm are what ran, and could go on; @asked: somebody else asks for this pCPU.
- * Not static, as above.
+ * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from; @asked:
+ * somebody else asks for this pCPU. Not static, as above.
  */
-__noinline int dispatch_given(s32 cpu, s32 prev, u32 prev_vm, bool asked, u64 now)
+__noinline int dispatch_given(s32 cpu, bool asked, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	s32 donor;
+	s32 donor = c->donor;
 
-	/* A pCPU is lent by who was asked to, and not away from somebody else who asks for it. */
-	if (c->lent && (asked || !prev || prev != c->donor)) {
-		c->boost_pid = 0;
-		c->donor = 0;
-		c->lent = 0;
-	}
 	if (c->boost_pid) {
-		if (c->visits && !c->donor && prev_vm != NO_VM)
-			donates(c, prev, prev_vm);
 		if (dispatch_boosted(c, cpu))
 			return true;
-		c->donor = 0;
-	}
-	donor = c->donor;
-	if (donor && !asked && dispatch_visitor(c->donor_vm, cpu, now))
+		donor = 0;
+	} else if (donor && !asked && dispatch_visitor(c->donor_vm, cpu, now)) {
 		return true;
+	}
 	c->donor = 0;
 	return donor && !asked && dispatch_donor(c, donor, cpu, now);
 }
@@ -331,30 +293,6 @@ static bool steal_host_task(s32 cpu)
 			return true;
 	}
 	return false;
-}
-
-/*
- * How many VMs have a vCPU to run, of two and more two; the least vtime of all in @least.
- * Not static, as above.
- */
-__noinline u32 count_vms(u32 prev_vm, u64 *least)
-{
-	u32 slot, end = vm_end();
-	bool one = false, two = false;
-	struct vm_ctx *vm;
-
-	if (!least)
-		return 0;
-	bpf_for(slot, 1, end) {
-		vm = vm_slot(slot);
-		if (!vm || (vm->nr_queued <= 0 && slot != prev_vm))
-			continue;
-		if (!one || vtime_before(vm->vtime, *least))
-			*least = vm->vtime;
-		two = one;
-		one = true;
-	}
-	return two ? 2 : one;
 }
 
 static void raise_vnow(u64 vtime)
@@ -426,35 +364,32 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 {
 	bool prev_runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	struct task_ctx *prev_t = prev_runnable ? task_ctx(prev) : NULL;
-	u32 slot = NO_VM, prev_vm = NO_VM, nr_vms, try, claimed_by;
+	u32 slot, prev_vm = NO_VM, try;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
-	u64 now = scx_bpf_now(), other, slice, least = 0;
-	bool choice, goes_on, sibling_first, asked;
+	struct vms_seen seen = {};
+	u64 now = scx_bpf_now(), other, slice, least;
+	bool choice, goes_on, sibling_first, asked = c->kicked;
 	struct vm_ctx *vm;
 	s32 yielded;
 
-	claimed_by = c->claimed_by;
-	/* Somebody has asked for this pCPU. */
-	asked = c->kicked || claimed_by != NO_VM;
-	c->claimed_by = NO_VM;
 	c->kicked = 0;
 	if (prev_t)
 		charge(prev, prev_t, cpu, now);
 	if (prev_t && vm_of(prev_t))
 		prev_vm = prev_t->vm;
 	yielded = c->boost_pid;
-	if (dispatch_given(cpu, prev_t ? prev->pid : 0, prev_vm, asked, now))
+	if (dispatch_given(cpu, asked, now))
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
 	if (dispatch_starved(cpu, now))
 		return;
-	if (claimed_by != NO_VM && dispatch_vcpu(claimed_by, cpu, false, now))
-		return;
 
-	if (prev_t && (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves_for ||
-		       throttled_until(prev_t, now))) {
+	/* One that polls gives way to whoever asks. */
+	if (prev_t &&
+	    (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves_for ||
+	     throttled_until(prev_t, now) || (asked && prev_t->halted_at && !prev_t->slept_at))) {
 		prev_t = NULL;
 		/*
 		 * One that exits, or must not migrate now, is put back here without enqueue(), and
@@ -473,12 +408,13 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	park_heads(llc_dsq(cpu), now);
 	consider_queue(&host, cpu);
 	consider_queue(&host, llc_dsq(cpu));
-	nr_vms = count_vms(prev_vm, &least);
+	slot = next_vm(NO_VM, prev_vm, cpu, now, &seen);
+	least = seen.least;
 	/* Who sleeps now may have been here a moment ago. */
-	choice = host.seen + nr_vms > 1 || now - c->mixed_at < 2 * TURN_NS;
+	choice = host.seen + seen.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
 
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
-	if (!nr_vms) {
+	if (slot == NO_VM) {
 		if (!host.found) {
 			steal_host_task(cpu);
 			return;
@@ -491,7 +427,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	}
 
 	bpf_for(try, 0, MAX_TRIES) {
-		slot = next_vm(slot, prev_vm, cpu, now);
+		if (try)
+			slot = next_vm(slot, prev_vm, cpu, now, &seen);
 		vm = vm_slot(slot);
 		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
 			if (choice)
@@ -535,23 +472,16 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 }
 
 /*
- * At each tick of a vCPU: a VM that waits and may take this pCPU, but came while the vCPU's
- * first millisecond was protected, or was not so far behind then; NO_VM if there is none.
+ * At each tick of a vCPU: may the VM that goes first take this pCPU? It may have come while it
+ * could not.
  */
-static u32 overdue(const struct cpu_ctx *c, s32 cpu, u64 now)
+static bool overdue(s32 cpu, u64 now)
 {
-	struct vm_ctx *running = vm_slot(c->vm), *waiting;
-	u32 slot, end = vm_end();
+	struct vms_seen seen = {};
+	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
+	struct vm_ctx *vm = vm_slot(best);
 
-	if (!running)
-		return NO_VM;
-	bpf_for(slot, 1, end) {
-		waiting = vm_slot(slot);
-		if (waiting && waiting->nr_queued > 0 && waits_here(waiting, slot, cpu) &&
-		    vm_takes(c, waiting, running, now))
-			return slot;
-	}
-	return NO_VM;
+	return vm && vm_takes(cpu_ctx(cpu), best, vm, now);
 }
 
 #endif /* BATON_PICK_BPF_H */

@@ -25,16 +25,13 @@ struct cpu_ctx {
 	u32 vcpu_id; /* the same */
 	s32 pid; /* the same */
 	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
-	s32 boost_pid; /* vCPU to run next, by a directed yield or as a visitor; 0: none */
+	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
-	u32 visits; /* as a visitor */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
-	u32 lent; /* nobody yields: a sibling has to lend its pCPU */
 	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	u32 donor_vm;
 	s32 resumes; /* the same, on its way */
 	u32 kicked; /* preemption is on its way, do not ask for another */
-	u32 claimed_by; /* slot of the VM for which it is; NO_VM: for a host task or a gang */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
@@ -146,16 +143,25 @@ static void stay(struct task_ctx *t)
 	t->leaves_for = 0;
 }
 
-/* May a vCPU of @vm take the pCPU from one of @running, which @c runs? */
-static bool vm_takes(const struct cpu_ctx *c, const struct vm_ctx *vm, const struct vm_ctx *running,
-		     u64 now)
+/* The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
+ */
+static u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running, u64 now)
 {
-	if (vm == running)
+	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
+
+	return vm_rank(vm, running, claims, vnow, now);
+}
+
+/* May @vm, which has @slot, take the pCPU from the vCPU that @c runs? */
+static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 now)
+{
+	struct vm_ctx *running = vm_slot(c->vm);
+
+	if (!running || vm == running)
 		return false;
-	if (vm_visits(vm, running->vtime, vnow))
-		return true;
-	/* A visit is short, and a sibling's boost, too. */
-	return !c->donor && vm_preempts(vm, running, now);
+	return rank_preempts(rank_on(c, slot, vm, vm->nr_running, now),
+			     rank_on(c, c->vm, running, running->nr_running, now),
+			     turns_of(running, running->nr_vcpus));
 }
 
 /*
@@ -171,36 +177,31 @@ __noinline int polls(s32 cpu)
 }
 
 /*
- * May a waking task preempt what @c runs? It is a vCPU of @vm, or else a host task at @vtime.
+ * May a waking task preempt what @c runs? It is a vCPU of @vm, which has @slot, or else a host task
+ * at @vtime.
  */
-static bool may_preempt(const struct cpu_ctx *c, const struct vm_ctx *vm, u64 vtime, u64 now)
+static bool may_preempt(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 vtime,
+			u64 now)
 {
 	struct vm_ctx *running;
 
 	if (c->kicked || c->boost_pid)
 		return false;
-	switch (c->runs) {
-	case RUNS_VCPU:
-		running = vm_slot(c->vm);
-		if (!running)
-			return false;
-		return vm ? vm_takes(c, vm, running, now)
-			  : host_goes_first(vtime, running->vtime, vnow);
-	case RUNS_HOST:
-		return vm ? vm_visits(vm, c->host_vtime, vnow)
+	if (c->runs == RUNS_HOST)
+		return vm ? vm_behind(vm, vnow) && vtime_before(vm->vtime, c->host_vtime)
 			  : host_preempts_host(vtime, c->host_vtime, now - c->since);
-	default:
+	if (c->runs != RUNS_VCPU)
 		return false;
-	}
+	/* A visit is short, and a sibling's boost, too. */
+	if (vm)
+		return (!c->donor || vm_behind(vm, vnow)) && vm_takes(c, slot, vm, now);
+	running = vm_slot(c->vm);
+	return running && host_goes_first(vtime, running->vtime, vnow);
 }
 
-/* @claimed_by: the VM that goes first there then, whoever's turn it is. */
-static void preempt(s32 cpu, u32 claimed_by)
+static void preempt(s32 cpu)
 {
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	c->kicked = 1;
-	c->claimed_by = claimed_by;
+	cpu_ctx(cpu)->kicked = 1;
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
@@ -209,20 +210,6 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
 {
 	c->donor = pid;
 	c->donor_vm = slot;
-}
-
-/* The vCPU @p runs on @cpu for @slice, then what runs there goes on. */
-static void visit(s32 cpu, const struct task_struct *p, const struct task_ctx *t, u64 slice)
-{
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	c->boost_vm = t->vm;
-	c->boost_slice = slice;
-	c->lent = 0;
-	c->visits = 1;
-	/* Last, and as a barrier: that pCPU may look at any time. */
-	__sync_lock_test_and_set(&c->boost_pid, p->pid);
-	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
 /*
@@ -253,7 +240,7 @@ __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtim
 			continue;
 		if (polling && !c->kicked && polls(cpu))
 			return cpu;
-		if (best < 0 && may_preempt(c, vm, vtime, now))
+		if (best < 0 && may_preempt(c, slot, vm, vtime, now))
 			best = cpu;
 		if (best >= 0 && !polling)
 			break;
@@ -288,7 +275,7 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	if (best < 0)
 		return;
 	count_preemption(best, home, vm, t->vm);
-	preempt(best, vm ? t->vm : NO_VM);
+	preempt(best);
 }
 
 /*
@@ -327,7 +314,6 @@ static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct v
  */
 static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu, u64 now)
 {
-	struct vm_ctx *running;
 	struct cpu_ctx *c;
 	u32 cpu;
 
@@ -335,12 +321,10 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu,
 		return;
 	bpf_for(cpu, 0, nr_cpu_ids) {
 		c = cpu_ctx(cpu);
-		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU || c->vm == slot)
+		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU ||
+		    !vm_takes(c, slot, vm, now))
 			continue;
-		running = vm_slot(c->vm);
-		if (!running || !vm_summons(vm, running, now))
-			continue;
-		preempt(cpu, NO_VM);
+		preempt(cpu);
 		if (--want <= 0)
 			return;
 	}
@@ -423,12 +407,8 @@ static s32 init_park_timer(void)
 {
 	u32 zero = 0;
 	struct park_timer *timer = bpf_map_lookup_elem(&park_timers, &zero);
-	s32 err;
 
-	if (!timer)
-		return -ENOENT;
-	err = bpf_timer_init(&timer->timer, &park_timers, CLOCK_MONOTONIC);
-	return err ?: bpf_timer_set_callback(&timer->timer, unpark);
+	return timer ? init_timer(timer, park_timers, unpark) : -ENOENT;
 }
 
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)

@@ -8,11 +8,18 @@
  * its weight, on one common axis; who is furthest behind goes first. A VM is one
  * entity however many vCPUs it has.
  *
+ * Due: vnow is the least vtime of those that wait. A VM below it has used less than its share of
+ * late, as one does that sleeps; one that waits for its turn is not below it.
+ *
  * Turn: when a VM starts to run, all its vCPUs share one window of TURN_NS. Those that
  * are dispatched inside it end with it, so that siblings which started apart stop
  * together and start together the next time. Within its turn a VM gets back any pCPU
  * that was lent to another VM meanwhile; it takes none from a turn that is older. This
  * is Ousterhout's co-scheduling with the fragments filled (1982), relaxed as in vSphere.
+ *
+ * The order, for whoever wakes, ends a slice or finds a pCPU: VMs that are behind their due, the
+ * one that is furthest behind first; then VMs in their turn, the oldest turn first; then by vtime.
+ * See vm_rank().
  *
  * Spread: turns are for vCPUs that wait for each other running, whether they spin in user
  * mode or for a lock of their kernel. Where they wait by halting, the pCPU goes to somebody
@@ -278,88 +285,60 @@ static inline u64 vm_standing(const struct vm_ctx *vm, s32 running)
 }
 
 /*
- * Does @vm's turn give it a pCPU before others? Not where the VM ran until now, in a turn
- * before this one, which began at @ran_turn (0: where another VM ran): it would keep the pCPU
- * for ever from one that may run nowhere else, by beginning its turns on others.
+ * Does @vm's turn count on a pCPU? Not where the VM ran until now, in a turn before this one, which
+ * began at @ran_turn (0: where another VM ran): it would keep the pCPU for ever from one that may
+ * run nowhere else, by beginning its turns on others. Nor once it is more than a turn of all its
+ * vCPUs ahead of who waits: a VM whose turn goes on elsewhere would keep it from a vCPU bound
+ * there.
  */
-static inline bool vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 now)
+static inline bool vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 vnow, u64 now)
 {
-	return vm_in_turn(vm, now) && (!ran_turn || ran_turn == vm->turn_start);
+	return vm_in_turn(vm, now) && (!ran_turn || ran_turn == vm->turn_start) &&
+	       !vtime_before(vnow + turns_of(vm, vm->nr_vcpus), vm->vtime);
 }
-
-/*
- * Of two VMs with a vCPU to run, does @a get the pCPU? @a_running and @b_running of their
- * vCPUs run on other pCPUs, @a_turn and @b_turn tell whether their turns claim this one.
- */
-static inline bool vm_goes_first(const struct vm_ctx *a, s32 a_running, bool a_turn,
-				 const struct vm_ctx *b, s32 b_running, bool b_turn)
-{
-	if (a_turn != b_turn)
-		return a_turn;
-	if (a_turn)
-		return vtime_before(a->turn_start, b->turn_start);
-	return vtime_before(vm_standing(a, a_running), vm_standing(b, b_running));
-}
-
-/* @vm begins a turn: may it take, for a sibling, the pCPU where a vCPU of @running runs? */
-static inline bool vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now)
-{
-	if (vm == running || vm->spread || vm_in_turn(running, now))
-		return false;
-	return !running->spread ||
-	       vtime_before(vm->vtime, vm_standing(running, running->nr_running));
-}
-
-/*
- * Is @vm behind @other by more than a turn of all its vCPUs? No turn keeps a pCPU from it then: a
- * VM whose turn goes on elsewhere would keep one for ever from a vCPU that is bound there.
- */
-static inline bool vm_overdue(const struct vm_ctx *vm, const struct vm_ctx *other)
-{
-	return vtime_before(vm->vtime + turns_of(other, other->nr_vcpus), other->vtime);
-}
-
-/*
- * May a vCPU of @waker take the pCPU from one of @running? In its turn a VM takes back what others
- * fill.
- */
-static inline bool vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
-{
-	if (vm_overdue(waker, running))
-		return true;
-	if (!vm_in_turn(waker, now) || vm_overdue(running, waker))
-		return false;
-	return !vm_in_turn(running, now) || vtime_before(waker->turn_start, running->turn_start);
-}
-
-/*
- * A VM is behind its due while its vtime is below vnow, that of whoever is furthest behind of those
- * that wait: it has used less than its share of late, as who sleeps does. One that waits for its
- * turn is not.
- *
- * A vCPU of such a VM that wakes visits a pCPU: it takes it at once from one that is not as far
- * behind, and gives it back when it sleeps, when its VM has used up what it was behind, or after
- * VISIT_MAX_NS, a quarter of a turn. VISIT_MIN_NS is ample for a request.
- */
-#define VISIT_MIN_NS (250ULL * 1000)
-#define VISIT_MAX_NS (TURN_NS / 4)
 
 static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 {
 	return vtime_before(vm->vtime, vnow);
 }
 
-/* Does the turn of @vm hold a pCPU against @other? */
-static inline bool vm_holds(const struct vm_ctx *vm, const struct vm_ctx *other, u64 vnow)
+/*
+ * The rank of @vm for a pCPU, while @running of its vCPUs run on others and its turn @claims that
+ * pCPU, or does not: the lower one goes first. The class is in the upper bits; below it is where
+ * in its class the VM stands, relative to @vnow or @now.
+ */
+enum vm_class { CLASS_BEHIND, CLASS_TURN, CLASS_OTHER };
+#define CLASS_SHIFT 62
+
+static inline u64 vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64 vnow, u64 now)
 {
-	return !vm_behind(other, vnow) && !vm_overdue(other, vm);
+	u64 class = vm_behind(vm, vnow) ? CLASS_BEHIND : claims ? CLASS_TURN : CLASS_OTHER;
+	u64 at = class == CLASS_BEHIND ? vm->vtime - vnow
+		 : class == CLASS_TURN ? vm->turn_start - now
+				       : vm_standing(vm, running) - vnow;
+
+	/* Half of the room is for what is negative. */
+	at += 1ULL << (CLASS_SHIFT - 1);
+	return class << CLASS_SHIFT | (at & ((1ULL << CLASS_SHIFT) - 1));
 }
 
-/* May @vm visit a pCPU that runs a VM, or a host task, at @vtime? */
-static inline bool vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
+/*
+ * May a VM with the @rank take a pCPU from one with the rank @running, before its slice ends, of
+ * which all vCPUs use @turn in a turn? One that is behind by less, and neither behind its due nor
+ * in its turn, waits: it would lose the pCPU as soon again.
+ */
+static inline bool rank_preempts(u64 rank, u64 running, u64 turn)
 {
-	return vm_behind(vm, vnow) && vtime_before(vm->vtime, vtime);
+	return rank + (rank >> CLASS_SHIFT == CLASS_OTHER ? turn : 0) < running;
 }
+
+/*
+ * A vCPU of a VM that is behind its due visits a pCPU: it takes it at once from one that is not as
+ * far behind, and gives it back when it sleeps, when its VM has used up what it was behind, or
+ * after VISIT_MAX_NS, a quarter of a turn. VISIT_MIN_NS is ample for a request.
+ */
+#define VISIT_MIN_NS (250ULL * 1000)
+#define VISIT_MAX_NS (TURN_NS / 4)
 
 /*
  * May it visit for an IPI, which it has sent itself? Not once it is a turn ahead of its due: no

@@ -53,6 +53,11 @@ struct {
 	__uint(max_entries, 1);
 } stats SEC(".maps");
 
+/* @of is an element of @map that has a timer. */
+#define init_timer(of, map, callback)                                                              \
+	(bpf_timer_init(&(of)->timer, &(map), CLOCK_MONOTONIC)                                     \
+		 ?: bpf_timer_set_callback(&(of)->timer, callback))
+
 static inline void stat_add(u32 stat, u64 n)
 {
 	u32 zero = 0;

@@ -33,13 +33,11 @@ static int look(void *map, int *key, struct look_timer *at)
 static s32 init_look_timer(s32 cpu)
 {
 	struct look_timer *at = bpf_map_lookup_elem(&look_timers, &cpu);
-	s32 err;
 
 	if (!at)
 		return -ENOENT;
 	at->cpu = cpu;
-	err = bpf_timer_init(&at->timer, &look_timers, CLOCK_MONOTONIC);
-	return err ?: bpf_timer_set_callback(&at->timer, look);
+	return init_timer(at, look_timers, look);
 }
 
 /* For a spinner the first that applies; --yield-policy. */
@@ -128,8 +126,6 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 {
 	c->boost_vm = to_t->vm;
 	c->boost_slice = slice;
-	c->lent = 0;
-	c->visits = 0;
 	c->boost_pid = to->pid;
 	/* Who may hold a lock may be about to take the next one, and keeps the slice. */
 	donates(c, reason == YIELD_IPI ? from : 0, to_t->vm);

@@ -43,36 +43,24 @@ u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)
 	return vm_turn_end(vm, now);
 }
 
-bool t_vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 now)
+bool t_vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 vnow, u64 now)
 {
-	return vm_claims(vm, ran_turn, now);
+	return vm_claims(vm, ran_turn, vnow, now);
 }
 
-bool t_vm_goes_first(const struct vm_ctx *a, s32 a_running, const struct vm_ctx *b, s32 b_running,
-		     u64 now)
+u64 t_vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64 vnow, u64 now)
 {
-	return vm_goes_first(a, a_running, vm_claims(a, 0, now), b, b_running,
-			     vm_claims(b, 0, now));
+	return vm_rank(vm, running, claims, vnow, now);
 }
 
-bool t_vm_summons(const struct vm_ctx *vm, const struct vm_ctx *running, u64 now)
+bool t_rank_preempts(u64 rank, u64 running, u64 turn)
 {
-	return vm_summons(vm, running, now);
+	return rank_preempts(rank, running, turn);
 }
 
 bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts, u64 spins)
 {
 	return vm_spreads(vm, ran, halts, spins);
-}
-
-bool t_vm_preempts(const struct vm_ctx *waker, const struct vm_ctx *running, u64 now)
-{
-	return vm_preempts(waker, running, now);
-}
-
-bool t_vm_visits(const struct vm_ctx *vm, u64 vtime, u64 vnow)
-{
-	return vm_visits(vm, vtime, vnow);
 }
 
 u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)

@@ -20,18 +20,10 @@ unsafe extern "C" {
     fn t_vm_spins_exit(vm: *const vm_ctx, ran: u64, spins: u64) -> bool;
     fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
-    fn t_vm_goes_first(
-        a: *const vm_ctx,
-        a_running: i32,
-        b: *const vm_ctx,
-        b_running: i32,
-        now: u64,
-    ) -> bool;
-    fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, now: u64) -> bool;
-    fn t_vm_summons(vm: *const vm_ctx, running: *const vm_ctx, now: u64) -> bool;
+    fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, vnow: u64, now: u64) -> bool;
+    fn t_vm_rank(vm: *const vm_ctx, running: i32, claims: bool, vnow: u64, now: u64) -> u64;
+    fn t_rank_preempts(rank: u64, running: u64, turn: u64) -> bool;
     fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halts: u64, spins: u64) -> bool;
-    fn t_vm_preempts(w: *const vm_ctx, r: *const vm_ctx, now: u64) -> bool;
-    fn t_vm_visits(vm: *const vm_ctx, vtime: u64, vnow: u64) -> bool;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
     fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
@@ -80,8 +72,30 @@ fn clock_and_vms() -> impl Strategy<Value = (u64, [vm_ctx; 3])> {
     })
 }
 
-fn goes_first(a: &vm_ctx, b: &vm_ctx, now: u64) -> bool {
-    unsafe { t_vm_goes_first(a, a.nr_running, b, b.nr_running, now) }
+fn rank(vm: &vm_ctx, vnow: u64, now: u64) -> u64 {
+    // SAFETY: pure functions of records and integers, here and below.
+    unsafe { t_vm_rank(vm, vm.nr_running, t_vm_claims(vm, 0, vnow, now), vnow, now) }
+}
+
+/// What the vCPUs of a VM of average weight use in a turn.
+fn turn_of(vm: &vm_ctx) -> u64 {
+    TURN * vm.nr_vcpus as u64
+}
+
+/// The order in words: those behind their due by vtime, then the oldest turn, then by where the VM
+/// stands once what runs has used its slices, if it is spread.
+fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
+    let ahead = vm.vtime.wrapping_sub(vnow) as i64;
+    let in_turn = unsafe { t_vm_in_turn(vm, now) };
+    if ahead < 0 {
+        (0, ahead)
+    } else if in_turn && ahead <= turn_of(vm) as i64 {
+        (1, vm.turn_start.wrapping_sub(now) as i64)
+    } else if vm.spread == 1 {
+        (2, ahead + TURN as i64 * i64::from(vm.nr_running.max(0)))
+    } else {
+        (2, ahead)
+    }
 }
 
 proptest! {
@@ -100,35 +114,27 @@ proptest! {
         prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
     }
 
-    /// Who goes first is an order: nobody before himself, no cycles of two or three.
+    /// Of any two VMs the rank says what the order says in words, also where the clock wraps.
     #[test]
-    fn goes_first_is_a_strict_order((now, [a, b, c]) in clock_and_vms()) {
-        prop_assert!(!goes_first(&a, &a, now));
-        prop_assert!(!(goes_first(&a, &b, now) && goes_first(&b, &a, now)));
-        if goes_first(&a, &b, now) && goes_first(&b, &c, now) {
-            prop_assert!(goes_first(&a, &c, now));
-        }
+    fn the_rank_is_the_order((now, [a, b, c]) in clock_and_vms(), behind in 0u64..100 * MS) {
+        let vnow = c.vtime.wrapping_sub(behind);
+        let naive = naive_rank(&a, vnow, now).cmp(&naive_rank(&b, vnow, now));
+        prop_assert_eq!(rank(&a, vnow, now).cmp(&rank(&b, vnow, now)), naive);
     }
 
-    /// A VM in its turn goes before one that is not, whatever they have used.
+    /// Two VMs can not take a pCPU from each other in a circle; one that waits for its turn takes
+    /// none unless it is a turn behind.
     #[test]
-    fn a_turn_goes_before_no_turn((now, [a, b, _]) in clock_and_vms()) {
-        let in_turn = |v: &vm_ctx| unsafe { t_vm_in_turn(v, now) };
-        if in_turn(&a) && !in_turn(&b) {
-            prop_assert!(goes_first(&a, &b, now));
-        }
-    }
-
-    /// Two VMs can not take a pCPU from each other in a circle, by turn or by visits.
-    #[test]
-    fn preemption_has_no_circle((now, [a, b, _]) in clock_and_vms()) {
-        let preempts = |w, r| unsafe { t_vm_preempts(w, r, now) };
-        prop_assert!(!(preempts(&a, &b) && preempts(&b, &a)));
+    fn preemption_has_no_circle((now, [a, b, c]) in clock_and_vms(), behind in 0u64..100 * MS) {
+        let vnow = c.vtime.wrapping_sub(behind);
+        let preempts = |w: &vm_ctx, r: &vm_ctx| unsafe {
+            t_rank_preempts(rank(w, vnow, now), rank(r, vnow, now), turn_of(r))
+        };
         prop_assert!(!preempts(&a, &a));
-        let visits = |w: &vm_ctx, r: &vm_ctx, vnow| unsafe { t_vm_visits(w, r.vtime, vnow) };
-        prop_assert!(!(visits(&a, &b, now) && visits(&b, &a, now)));
-        // Who waits for its turn is not behind its due.
-        prop_assert!(!visits(&a, &b, a.vtime));
+        prop_assert!(!(preempts(&a, &b) && preempts(&b, &a)));
+        let (waker, running) = (naive_rank(&a, vnow, now), naive_rank(&b, vnow, now));
+        let naive = waker < running && (waker.0 < 2 || running.1 - waker.1 > turn_of(&b) as i64);
+        prop_assert_eq!(preempts(&a, &b), naive);
     }
 
     /// A visit is short, and as long as what its VM is behind.
@@ -164,27 +170,14 @@ proptest! {
         prop_assert_eq!(unsafe { t_vm_may_visit(&vm, now) }, ahead < TURN);
     }
 
-    /// A gang assembles on pCPUs whose turn is over, and takes none from a spread VM that is
-    /// further behind; a spread VM summons nobody.
-    #[test]
-    fn a_gang_costs_nobody_a_share((now, [a, b, _]) in clock_and_vms()) {
-        let (summons, itself) = unsafe { (t_vm_summons(&a, &b, now), t_vm_summons(&a, &a, now)) };
-        let in_turn = unsafe { t_vm_in_turn(&b, now) };
-        prop_assert!(!itself);
-        if summons {
-            prop_assert!(a.spread == 0 && !in_turn);
-            let lead = a.vtime.wrapping_sub(b.vtime) as i64;
-            prop_assert!(b.spread == 0 || lead < (TURN * b.nr_running.max(0) as u64).max(1) as i64);
-        } else if a.spread == 0 && b.spread == 0 {
-            prop_assert!(in_turn);
-        }
-    }
-
     /// A turn claims the pCPUs where it began or where another VM ran, and not the one where an
-    /// older turn of the same VM ran until now.
+    /// older turn of the same VM ran until now; and none once the VM is a turn ahead.
     #[test]
     fn a_turn_claims_no_pcpu_twice((now, [a, _, _]) in clock_and_vms(), ago in 1u64..40 * MS) {
-        let claims = |ran_turn| unsafe { t_vm_claims(&a, ran_turn, now) };
+        let claims = |ran_turn| unsafe { t_vm_claims(&a, ran_turn, a.vtime, now) };
+        let ahead = a.vtime.wrapping_sub(turn_of(&a) + ago);
+        let claims_ahead = unsafe { t_vm_claims(&a, 0, ahead, now) };
+        prop_assert!(!claims_ahead);
         let in_turn = unsafe { t_vm_in_turn(&a, now) };
         let older = a.turn_start.wrapping_sub(ago);
         prop_assert_eq!(claims(0), in_turn);
@@ -223,7 +216,7 @@ proptest! {
     fn spread_vms_run_apart((now, [mut a, mut b, _]) in clock_and_vms()) {
         (a.spread, b.spread) = (1, 1);
         b.vtime = a.vtime;
-        prop_assert_eq!(goes_first(&a, &b, now), a.nr_running < b.nr_running);
+        prop_assert_eq!(rank(&a, a.vtime, now) < rank(&b, a.vtime, now), a.nr_running < b.nr_running);
     }
 
     /// Spread is decided by how often vCPUs halt, with hysteresis: what is spread stays so at
@@ -274,7 +267,7 @@ proptest! {
             }
             let mut best = 0;
             for i in 1..vms.len() {
-                if goes_first(&vms[i], &vms[best], 0) {
+                if rank(&vms[i], vnow, 0) < rank(&vms[best], vnow, 0) {
                     best = i;
                 }
             }

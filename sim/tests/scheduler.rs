@@ -468,7 +468,9 @@ fn siblings_are_not_far_apart() {
 /// the host for its share, and seem to use less than a quarter of it: two preempted the others for 250 ms.
 #[test]
 fn vms_that_start_at_once_share_from_the_start() {
-    let text = format!("{HEAD}warmup = 0\n[[vm]]\ncount = 4\nvcpus = 16\nworkload = \"compute\"");
+    // A turn of one VM is a tenth of a pCPU second: over 1 s it would be 5 % of what each gets.
+    let head = HEAD.replace("seconds = 1.0", "seconds = 2.0");
+    let text = format!("{head}warmup = 0\n[[vm]]\ncount = 4\nvcpus = 16\nworkload = \"compute\"");
     let out = run(&text);
     assert!(out.longest_wait_ms < 120.0, "{}", out.table());
     assert!(out.jain.is_some_and(|jain| jain > 0.998), "{}", out.table());

@@ -20,6 +20,7 @@
 #define __arg_nonnull
 #define preserve_access_index
 #define barrier_var(v) ((void)(v))
+#define barrier() ((void)0)
 
 /* Releases of clang-format disagree about the blank. */
 // clang-format off
