@@ -776,10 +776,15 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 13] = [
+pub const SCENARIOS: [(&str, &str); 18] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("file-server", include_str!("../scenarios/file-server.toml")),
+    ("call-bound", include_str!("../scenarios/call-bound.toml")),
+    ("io-threads", include_str!("../scenarios/io-threads.toml")),
+    ("long-sleep", include_str!("../scenarios/long-sleep.toml")),
+    ("vhost-crowd", include_str!("../scenarios/vhost-crowd.toml")),
+    ("weights-100", include_str!("../scenarios/weights-100.toml")),
     ("testbed-shootdown", include_str!("../scenarios/testbed-shootdown.toml")),
     ("testbed-hackbench", include_str!("../scenarios/testbed-hackbench.toml")),
     ("testbed-pbzip2", include_str!("../scenarios/testbed-pbzip2.toml")),

@@ -251,6 +251,21 @@ fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
     assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
 }
 
+/// Threads of the host that sleep a lot are as prompt beside a crowd as on an idle host (a thread that
+/// runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what they use.
+#[test]
+fn vhost_threads_do_not_wait_for_a_crowd() {
+    let crowd = |scheduler: &str| {
+        let changes = vec![("scheduler".to_string(), scheduler.to_string())];
+        simulate(&load("vhost-crowd", &changes).expect("it ships")).expect("no invariant breaks").0
+    };
+    let (ours, fair) = (crowd("scx_baton"), crowd("eevdf"));
+    assert!(ours.threads[..4].iter().all(|done| *done > 17_000.0), "{:?}", ours.threads);
+    assert!(ours.threads[0] > 10.0 * fair.threads[0], "{:?}", fair.threads);
+    assert!(ours.rate() > fair.rate(), "{} and {}", ours.rate(), fair.rate());
+    assert!(ours.jain.is_some_and(|jain| jain > 0.99), "{}", ours.table());
+}
+
 /// The VM had its share by its other vCPU; the one beside the thread got 4 % of its pCPU.
 #[test]
 fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
