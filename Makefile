@@ -5,7 +5,7 @@
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
-# make bench-policy                how many instructions each callback of the scheduler executes
+# make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # make test-reproducible           a second build, elsewhere, gives the same programs
 # make soak                        an hour of each rig, and an hour of mixed load
@@ -23,7 +23,7 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/s
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz neighbours host-test soak test-ray \
-	bench-memslots bench-sim bench-halt-poll bench-policy test-reproducible clean
+	bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean
 all: build
 
 setup:
@@ -110,10 +110,15 @@ bench-sim: setup
 bench-halt-poll: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench mixtures
 
-# Instructions of each callback of the scheduler, counted by valgrind.
-bench-policy: setup
-	@tools/setup valgrind
-	@$(CARGO) bench --quiet -p baton-sim --bench policy
+# Instructions between an event and the task that runs by it, counted on the exact host, under the
+# kernel's scheduler, a public one and scx_baton. The public one takes minutes to install, once.
+PEERS = $(abspath $(TARGET_DIR))/peers
+bench-callbacks: build
+	@echo "installing scx_bpfland"
+	@BPF_CLANG=$(abspath tools/clang) $(CARGO) install --quiet --root $(PEERS) scx_bpfland
+	@echo "counting instructions on the exact host (10 minutes)"
+	@$(CARGO) bench --quiet -p baton --bench callbacks -- --peer $(PEERS)/bin/scx_bpfland \
+		$(if $(JSON),--json $(abspath $(JSON)))
 
 # Two builds in different directories give the same image: takes a second build of everything.
 ELSEWHERE = $(TARGET_DIR)/a/directory/elsewhere

@@ -48,11 +48,6 @@ const FLAGS: [&str; 8] = [
 ///
 /// Errors: it does not compile; then with the compiler's words.
 pub fn object(name: &str, file: &Path) -> Result<Arc<[u8]>> {
-    if let Some(directory) = std::env::var_os(OBJECTS)
-        && let Ok(object) = fs::read(Path::new(&directory).join(format!("{name}.so")))
-    {
-        return Ok(object.into());
-    }
     match name {
         "scx_baton" => return Ok(BATON.into()),
         "scx_fifo" => return Ok(FIFO.into()),
@@ -113,10 +108,6 @@ fn clang() -> String {
     named.into_iter().chain(["clang".into()]).chain(versions).find(works).unwrap_or("clang".into())
 }
 
-/// Names a folder of objects, for profilers: NAME.so in it goes before what is built in, and what is
-/// loaded is kept there; without it objects are in memory alone. One simulation at a time.
-const OBJECTS: &str = "BATON_SIM_OBJECTS";
-
 /// One instance.
 pub struct Loaded {
     library: Library,
@@ -133,13 +124,7 @@ impl Loaded {
             File::from_raw_fd(fd)
         };
         file.write_all(object).context("no memory for a scheduler")?;
-        let mut path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // Profilers know functions by the files of their objects.
-        if let Some(directory) = std::env::var_os(OBJECTS) {
-            let kept = Path::new(&directory).join(format!("scheduler.{}.so", std::process::id()));
-            fs::write(&kept, object).with_context(|| format!("cannot write {}", kept.display()))?;
-            path = kept.display().to_string();
-        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // SAFETY: compiled from the project's sources, or the user's own, which the user wants to
         // run; it has no constructors. Another file, so another instance, each time.
         let library = unsafe { Library::new(path) }.context("the scheduler cannot be loaded")?;

@@ -64,14 +64,7 @@ struct shim_map {
 		(struct shim_map *)*handle_;                                                       \
 	})
 
-/* Where instructions of the scheduler are counted, those of maps must be told apart. */
-#ifdef SHIM_APART
-#define SHIM_INLINE __attribute__((noinline))
-#else
-#define SHIM_INLINE inline
-#endif
-
-static SHIM_INLINE void *shim_percpu(struct shim_map *map, const void *key, u32 cpu)
+static inline void *shim_percpu(struct shim_map *map, const void *key, u32 cpu)
 {
 	u32 i = *(const u32 *)key;
 
@@ -80,7 +73,7 @@ static SHIM_INLINE void *shim_percpu(struct shim_map *map, const void *key, u32 
 	return map->values + ((u64)cpu * map->entries + i) * map->value_size;
 }
 
-static SHIM_INLINE void *shim_lookup(struct shim_map *map, const void *key)
+static inline void *shim_lookup(struct shim_map *map, const void *key)
 {
 	if (map->type == BPF_MAP_TYPE_ARRAY)
 		return shim_percpu(map, key, 0);
@@ -95,8 +88,7 @@ static SHIM_INLINE void *shim_lookup(struct shim_map *map, const void *key)
 	shim->map_update(shim->sim, SHIM_MAP(map), key, value, flags)
 #define bpf_map_delete_elem(map, key) shim->map_delete(shim->sim, SHIM_MAP(map), key)
 
-static SHIM_INLINE void *shim_task_storage(void **handle, struct task_struct *p, u32 size,
-					   u64 flags)
+static inline void *shim_task_storage(void **handle, struct task_struct *p, u32 size, u64 flags)
 {
 	struct shim_map *map = *handle;
 	void **at;
@@ -114,7 +106,7 @@ static SHIM_INLINE void *shim_task_storage(void **handle, struct task_struct *p,
 #define bpf_task_storage_get(map, p, init, flags)                                                  \
 	((void *)shim_task_storage((void **)(map), p, sizeof(*(map)->value), flags))
 
-static SHIM_INLINE void *shim_cgroup_storage(void **handle, struct cgroup *c, u32 size, u64 flags)
+static inline void *shim_cgroup_storage(void **handle, struct cgroup *c, u32 size, u64 flags)
 {
 	if (!*handle)
 		*handle = shim->map_new(shim->sim, BPF_MAP_TYPE_CGRP_STORAGE, 4, size, 0);

@@ -2,6 +2,7 @@
 //! The testbed's program inside the emulated host and its guests.
 #![allow(clippy::print_stderr, clippy::print_stdout)] // Its output is a pipe or a console of ours.
 
+mod event;
 mod experiment;
 mod guest;
 mod init;
@@ -39,6 +40,8 @@ enum Role {
         #[arg(long)]
         prepare: bool,
     },
+    /// Lets one thing happen on this host, so many times.
+    Event(event::Event),
     /// Does one workload's work.
     Work(work::Work),
     /// Loads a kernel module.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Role::Guest => guest::run(),
         Role::Experiment { prepare: false } => experiment::run(),
         Role::Experiment { prepare: true } => experiment::prepare(),
+        Role::Event(event) => event::run(&event),
         Role::Work(work) => work::run(&work),
         Role::Insmod { file } => init::insert(&file),
     };

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the host's kernel executes for one wake-up, switch, tick, yield, interrupt or exit, under
+//! its own scheduler and under others: instructions, counted on the exact host, kernel functions,
+//! locks and BPF programs included. `make bench-callbacks`.
+//!
+//! Each thing happens so many times and four times as often, on a host restored to the same state:
+//! what differs is theirs.
+#![allow(clippy::print_stderr, clippy::print_stdout)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use baton_testbed::exact::{Exact, Profile, Ready, by_symbol};
+use baton_testbed::host::{Exec, HostOptions, Stream};
+use serde_json::json;
+
+/// Virtual time that anything here may take.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// The scheduler takes over and has found its rest; then the host is saved, and asks what to do.
+const PREPARE: &str = r#"
+if [ -n "$SCHEDULER" ]; then
+    $SCHEDULER >/run/log 2>&1 &
+    until [ "$(cat /sys/kernel/sched_ext/state)" = enabled ]; do
+        kill -0 $! || { cat /run/log >&2; exit 1; }
+        sleep 0.1
+    done
+fi
+sleep 5
+cat /proc/kallsyms >/run/kallsyms
+printf '\005'
+IFS= read -r script
+eval "$script" >/run/out 2>&1 || { cat /run/out >&2; exit 1; }
+cat /run/kallsyms"#;
+
+/// How many PAUSE-loop exits a command makes.
+const SPINS: &str = "cd /sys/kernel/tracing; echo 0 >tracing_on; \
+    echo 'p:baton/spins kvm_vcpu_on_spin' >kprobe_events; echo 1 >events/baton/spins/enable; \
+    cd /; COMMAND; cat /sys/kernel/tracing/kprobe_profile >/run/kallsyms";
+
+struct Event {
+    name: &'static str,
+    what: &'static str,
+    /// In a shell on the host; N is how often.
+    command: &'static str,
+    n: u64,
+}
+
+const EVENTS: [Event; 9] = [
+    Event {
+        name: "wake-idle",
+        what: "a thread wakes on an idle pCPU and sleeps again",
+        command: "baton-agent event wake-idle N",
+        n: 400,
+    },
+    Event {
+        name: "wake-busy",
+        what: "a thread wakes where another one computes, and sleeps again",
+        command: "baton-agent event wake-busy N",
+        n: 200,
+    },
+    Event {
+        name: "switch",
+        what: "a thread wakes another one on its pCPU and sleeps",
+        command: "baton-agent event switch N",
+        n: 400,
+    },
+    Event {
+        name: "yield",
+        what: "sched_yield() to another thread",
+        command: "baton-agent event yield N",
+        n: 400,
+    },
+    Event {
+        name: "tick",
+        what: "a tick of a pCPU on which one thread computes",
+        command: "baton-agent event tick N",
+        n: 25,
+    },
+    Event {
+        name: "ipi-running",
+        what: "an IPI to a vCPU that runs, sent and taken",
+        command: "baton bench ipi-unicast --repetitions 1 --samples N",
+        n: 200,
+    },
+    Event {
+        name: "ipi-waiting",
+        what: "an IPI to a vCPU that a host thread has preempted, until it is taken",
+        command: "baton bench ipi-unicast-preempted --repetitions 1 --samples N",
+        n: 50,
+    },
+    Event {
+        name: "halt",
+        what: "two HLTs and two IPIs that end them: a round between two vCPUs",
+        command: "baton bench ping-pong-100us-poll-off --repetitions 1 --samples N",
+        n: 100,
+    },
+    Event {
+        name: "pause-exit",
+        what: "a PAUSE-loop exit of a vCPU, beside one that waits for its pCPU",
+        command: "taskset 1 baton bench lock-ticket --vcpus 2 --repetitions 1 --seconds 0.0N",
+        n: 2,
+    },
+];
+
+/// Counted instructions, and those of BPF programs among them.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    all: i64,
+    bpf: i64,
+}
+
+/// A host with a scheduler in charge.
+fn with(base: &Ready, scheduler: &str) -> Result<Ready> {
+    let text = format!("SCHEDULER='{scheduler}'\n{PREPARE}");
+    let mut said = String::new();
+    let ready = base.prepared(&text, |host| {
+        host.begin(&Exec::new(["sh", "-c", &text], DEADLINE), &mut |_, bytes| {
+            said += &String::from_utf8_lossy(bytes);
+        })
+    });
+    ready.with_context(|| format!("no host under {scheduler}: {said}"))
+}
+
+/// Lets the host do `script`; what it prints at the end.
+fn answer(ready: &Ready, script: &str, profile: Option<&Profile>) -> Result<String> {
+    let mut host = match profile {
+        Some(profile) => ready.restore_profiled(0, profile)?,
+        None => ready.restore(0)?,
+    };
+    let (mut out, mut errors) = (Vec::new(), String::new());
+    let exec = Exec { stdin: format!("{script}\n").into_bytes(), ..Exec::new(["sh"], DEADLINE) };
+    let status = host.answer(&exec, &mut |stream, bytes| match stream {
+        Stream::Out => out.extend_from_slice(bytes),
+        Stream::Err => errors += &String::from_utf8_lossy(bytes),
+    })?;
+    ensure!(status == 0, "{script} ended with {status}: {errors}");
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// What the host's kernel executes in `script`; of guests and user mode nothing.
+fn cost(ready: &Ready, script: &str) -> Result<Cost> {
+    let profile = Profile::new()?;
+    let symbols = answer(ready, script, Some(&profile))?;
+    let mut cost = Cost::default();
+    for one in by_symbol(&profile.places()?, &symbols) {
+        if ["(guest)", "(user)"].contains(&one.symbol.as_str()) {
+            continue;
+        }
+        cost.all += one.instructions as i64;
+        if one.symbol.ends_with("[bpf]") {
+            cost.bpf += one.instructions as i64;
+        }
+    }
+    Ok(cost)
+}
+
+/// How often the event happens in `script`, where nobody can say it beforehand.
+fn spins(ready: &Ready, script: &str) -> Result<u64> {
+    let text = answer(ready, &SPINS.replace("COMMAND", script), None)?;
+    let line = text.lines().find(|line| line.contains("spins")).context("no count of spins")?;
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).context("no count of spins")
+}
+
+/// One of the event.
+fn each(ready: &Ready, event: &Event) -> Result<Cost> {
+    let scripts = [event.n, 4 * event.n].map(|n| event.command.replace('N', &n.to_string()));
+    let times = match event.name {
+        "pause-exit" => [spins(ready, &scripts[0])?, spins(ready, &scripts[1])?],
+        _ => [event.n, 4 * event.n],
+    };
+    ensure!(times[1] > times[0], "{}: {times:?} times", event.name);
+    let [few, many] = [cost(ready, &scripts[0])?, cost(ready, &scripts[1])?];
+    let n = (times[1] - times[0]) as i64;
+    Ok(Cost { all: (many.all - few.all) / n, bpf: (many.bpf - few.bpf) / n })
+}
+
+/// All that is executed until the scheduler has taken over.
+fn load(base: &Ready, scheduler: &str) -> Result<i64> {
+    let profile = Profile::new()?;
+    let mut host = base.restore_profiled(0, &profile)?;
+    let script = format!(
+        "{scheduler} >/run/log 2>&1 & until [ \"$(cat /sys/kernel/sched_ext/state)\" = enabled ]; \
+         do sleep 0.1; done"
+    );
+    let status = host.exec(&Exec::new(["sh", "-c", &script], DEADLINE), &mut |_, _| {})?;
+    ensure!(status == 0, "{scheduler} did not take over");
+    Ok(profile.places()?.values().sum::<u64>() as i64)
+}
+
+/// --json FILE, and --peer FILE as often as there are peers; cargo adds --bench.
+fn arguments() -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
+    let (mut json, mut peers) = (None, Vec::new());
+    let mut words = std::env::args_os().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--json") => json = Some(words.next().context("--json needs a file")?.into()),
+            Some("--peer") => peers.push(words.next().context("--peer needs a file")?.into()),
+            Some("--bench") => {}
+            _ => bail!("{word:?} is not known; --json FILE, --peer FILE"),
+        }
+    }
+    Ok((json, peers))
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn main() -> Result<()> {
+    let (json, peers) = arguments()?;
+    let options = HostOptions {
+        mem_mib: 1024,
+        exact: Some(Exact::default()),
+        extra_bins: peers.clone(),
+        ..HostOptions::default()
+    };
+    let base = Ready::get(&options)?;
+    let mut schedulers = vec!["eevdf".to_string()];
+    schedulers.extend(peers.iter().map(|peer| name(peer)));
+    schedulers.push("scx_baton".into());
+    let mut costs: BTreeMap<(&str, &str), Cost> = BTreeMap::new();
+    let mut loads = BTreeMap::new();
+    for scheduler in &schedulers {
+        eprintln!("{scheduler}");
+        let command = if scheduler == "eevdf" { "" } else { scheduler };
+        if !command.is_empty() {
+            loads.insert(scheduler.as_str(), load(&base, command)?);
+        }
+        let ready = with(&base, command)?;
+        for event in &EVENTS {
+            costs.insert((event.name, scheduler), each(&ready, event)?);
+        }
+    }
+    println!("| | | {} |", schedulers.join(" | "));
+    println!("|---|---|{}", "---:|".repeat(schedulers.len()));
+    for event in &EVENTS {
+        let fair = costs[&(event.name, "eevdf")].all as f64;
+        let cell = |scheduler: &String| {
+            let Cost { all, bpf } = costs[&(event.name, scheduler.as_str())];
+            match scheduler.as_str() {
+                "eevdf" => format!("{all}"),
+                _ => format!("{all} ({bpf}): {:.2}", all as f64 / fair),
+            }
+        };
+        let cells: Vec<String> = schedulers.iter().map(cell).collect();
+        println!("| {} | {} | {} |", event.name, event.what, cells.join(" | "));
+    }
+    for (scheduler, all) in &loads {
+        println!("load of {scheduler}: {all}");
+    }
+    if let Some(file) = json {
+        let table = |pick: fn(&Cost) -> i64| {
+            let mut table: BTreeMap<&str, BTreeMap<&str, i64>> = BTreeMap::new();
+            for ((event, scheduler), cost) in &costs {
+                table.entry(*event).or_default().insert(*scheduler, pick(cost));
+            }
+            table
+        };
+        let all = json!({
+            "events": table(|cost| cost.all),
+            "bpf": table(|cost| cost.bpf),
+            "load": loads["scx_baton"],
+            "loads": loads,
+            "inputs": base.inputs(),
+        });
+        std::fs::write(&file, format!("{all:#}\n"))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
