@@ -58,7 +58,7 @@ Exit status: 0; 1 if something failed, after a line that says what; 130 after Ct
 measured until then is printed and saved.";
 
 /// Where results go, beside the table on standard output.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Outputs {
     /// Write all figures as JSON; rewritten after every run
     #[arg(long, value_name = "FILE")]
