@@ -14,6 +14,8 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 {
 	if (vm && t->queued_vm == t->vm)
 		return;
+	if (!vm && !t->queued_at)
+		count_add(COUNT_HOST, 1);
 	t->queued_at = now;
 	if (is_bound(p) && !t->queued_cpu)
 		join_bound(t, vm, scx_bpf_task_cpu(p));
@@ -27,15 +29,17 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 
 static void leave_queue(struct task_ctx *t, u64 now)
 {
-	u64 waited = t->queued_at && vtime_before(t->queued_at, now) ? now - t->queued_at : 0;
+	u64 since = t->queued_at, busy;
+	u64 waited = since && vtime_before(since, now) ? now - since : 0;
 	struct vm_ctx *vm = vm_slot(t->queued_vm);
-	u64 busy;
 
 	t->queued_at = 0;
 	t->queued_vm = NO_VM;
 	if (t->queued_cpu)
 		leave_bound(t, vm);
 	if (!vm) {
+		if (since)
+			count_add(COUNT_HOST, -1);
 		t->wants += waited;
 		return;
 	}

@@ -168,7 +168,8 @@ enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
 	COUNT_BOUND, /* of them, those that may run on one pCPU alone */
-	COUNT_BOUND_HOST, /* host tasks that wait and may run on one pCPU alone */
+	COUNT_HOST, /* host tasks that wait */
+	COUNT_BOUND_HOST, /* of them, those that may run on one pCPU alone */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	NR_COUNTS,

@@ -174,7 +174,7 @@ static int delivers(u32 vcpu_id, u16 delivery_mode)
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
 	if (vm && delivery_mode != APIC_DM_INIT && delivery_mode != APIC_DM_STARTUP)
-		owes(vm, t->vm, t->vcpu_id, vcpu_id, scx_bpf_now());
+		owes(vm, t->vm, t->vcpu_id, vcpu_id);
 	return 0;
 }
 

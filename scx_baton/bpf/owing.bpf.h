@@ -70,7 +70,7 @@ static bool waits_for(s32 pid, u32 slot, s32 cpu)
 }
 
 /* vCPU @from, which runs here, sends an IPI to @to. */
-static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
+static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 {
 	u64 key = vcpu_key(slot, to), own = vcpu_key(slot, from);
 	u32 cpu = bpf_get_smp_processor_id();
@@ -84,7 +84,7 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to, u64 now)
 	if (!v || !sender)
 		return;
 	if (!vm_has_bit(vm->owing, to)) {
-		v->owes_since = now;
+		v->owes_since = scx_bpf_now();
 		v->waited = vm_lends(vm) && waits_for(v->pid, slot, -1);
 	}
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));

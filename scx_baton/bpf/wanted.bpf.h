@@ -97,6 +97,8 @@ __noinline int is_wanted(s32 cpu, u32 slot, bool bound)
 	const struct bound_queue *b = bound_queue(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);
 	s64 others = count(COUNT_WAITING);
+	/* The kernel looks for a queue in a hash table: not where they are all empty. */
+	bool host = count(COUNT_HOST);
 
 	if (vm)
 		others -= vm->nr_queued;
@@ -104,12 +106,12 @@ __noinline int is_wanted(s32 cpu, u32 slot, bool bound)
 		others -= count(COUNT_BOUND);
 		if (vm)
 			others += vm->nr_bound;
-		if ((b->nr > 0 && b->vm != slot) || scx_bpf_dsq_nr_queued(cpu) > 0)
+		if ((b->nr > 0 && b->vm != slot) || (host && scx_bpf_dsq_nr_queued(cpu) > 0))
 			return true;
 	} else if (count(COUNT_BOUND_HOST)) {
 		return true;
 	}
-	return others > 0 || scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0;
+	return others > 0 || (host && scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0);
 }
 
 #endif /* BATON_WANTED_BPF_H */
