@@ -89,6 +89,10 @@ impl CpuSet {
 pub struct Costs {
     /// From one thread to another, caches and the vCPU's state included.
     pub switch_ns: Ns,
+    /// What sched_ext and the callbacks of its scheduler add to a switch and to what led to it. The
+    /// kernel's own schedulers do without.
+    #[serde(default)]
+    pub sched_ext_ns: Ns,
     /// From a wake-up on one pCPU until another one, idle, begins to switch.
     pub wake_ns: Ns,
     /// What a pCPU that was idle needs beside that: for each idle state from how long on it is used,

@@ -422,11 +422,15 @@ impl Scenario {
         })
     }
 
-    /// The machine's costs with what the scenario changes of them.
+    /// The machine's costs with what the scenario changes of them, under its scheduler.
     pub fn costs(&self, host: &Host) -> Result<Costs> {
         let mut costs = host.costs.clone();
         costs.extend(self.costs.clone());
-        checked_costs(costs)
+        let mut costs = checked_costs(costs)?;
+        if !build::is_fair(&self.scheduler) {
+            costs.switch_ns += costs.sched_ext_ns;
+        }
+        Ok(costs)
     }
 
     /// The machine's KVM with what the scenario changes of it.
