@@ -100,7 +100,7 @@ const EVENTS: [Event; 9] = [
     Event {
         name: "pause-exit",
         what: "a PAUSE-loop exit of a vCPU, beside one that waits for its pCPU",
-        command: "taskset 1 baton bench lock-ticket --vcpus 2 --repetitions 1 --seconds 0.0N",
+        command: "taskset 1 baton bench lock-ticket --vcpus 2 --repetitions 1 --seconds 0.N",
         n: 2,
     },
 ];
