@@ -192,19 +192,34 @@ fn load(base: &Ready, scheduler: &str) -> Result<i64> {
     Ok(profile.places()?.values().sum::<u64>() as i64)
 }
 
-/// --json FILE, and --peer FILE as often as there are peers; cargo adds --bench.
-fn arguments() -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
-    let (mut json, mut peers) = (None, Vec::new());
+struct Arguments {
+    json: Option<PathBuf>,
+    peers: Vec<PathBuf>,
+    events: Vec<&'static Event>,
+}
+
+/// --json FILE, --peer FILE as often as there are peers, --event NAME for some events alone; cargo
+/// adds --bench.
+fn arguments() -> Result<Arguments> {
+    let (mut json, mut peers, mut events) = (None, Vec::new(), Vec::new());
     let mut words = std::env::args_os().skip(1);
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("--json") => json = Some(words.next().context("--json needs a file")?.into()),
             Some("--peer") => peers.push(words.next().context("--peer needs a file")?.into()),
+            Some("--event") => {
+                let name = words.next().context("--event needs a name")?;
+                let known = EVENTS.iter().find(|event| name == event.name);
+                events.push(known.with_context(|| format!("there is no event {name:?}"))?);
+            }
             Some("--bench") => {}
-            _ => bail!("{word:?} is not known; --json FILE, --peer FILE"),
+            _ => bail!("{word:?} is not known; --json FILE, --peer FILE, --event NAME"),
         }
     }
-    Ok((json, peers))
+    if events.is_empty() {
+        events.extend(EVENTS.iter());
+    }
+    Ok(Arguments { json, peers, events })
 }
 
 fn name(path: &Path) -> String {
@@ -212,7 +227,7 @@ fn name(path: &Path) -> String {
 }
 
 fn main() -> Result<()> {
-    let (json, peers) = arguments()?;
+    let Arguments { json, peers, events } = arguments()?;
     let options = HostOptions {
         mem_mib: 1024,
         exact: Some(Exact::default()),
@@ -232,7 +247,7 @@ fn main() -> Result<()> {
             loads.insert(scheduler.as_str(), load(&base, command)?);
         }
         let ready = with(&base, command)?;
-        for event in &EVENTS {
+        for event in &events {
             if let Some(cost) = each(&ready, event)? {
                 costs.insert((event.name, scheduler), cost);
             }
@@ -240,7 +255,7 @@ fn main() -> Result<()> {
     }
     println!("| | | {} |", schedulers.join(" | "));
     println!("|---|---|{}", "---:|".repeat(schedulers.len()));
-    for event in &EVENTS {
+    for event in &events {
         let fair = costs.get(&(event.name, "eevdf")).map(|cost| cost.all as f64);
         let cell = |scheduler: &String| {
             let cost = costs.get(&(event.name, scheduler.as_str()));

@@ -37,8 +37,9 @@ pub fn render(report: &Report) -> Option<String> {
     }
     let names = scheduler_names(&rows);
     let group = names.len() as f64 * (BAR + GAP) - GAP;
-    // A group is at least as wide as its label.
-    let step = (group + GROUP_GAP).max(130.0);
+    // A group is at least as wide as its label, here in a 13 px font with a gap.
+    let longest = rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0);
+    let step = (group + GROUP_GAP).max(130.0).max(7.6 * longest as f64 + 14.0);
     let width = (LEFT + step * rows.len() as f64 + 24.0).max(MIN_WIDTH);
     let total_height = TOP + HEIGHT + BOTTOM;
     let top_share =
@@ -98,7 +99,7 @@ pub fn render(report: &Report) -> Option<String> {
             }
         }
         let base = TOP + HEIGHT;
-        text(&mut svg, middle, base + 22.0, "label", "middle", &row.name);
+        text(&mut svg, middle, base + 22.0, "label", "middle", label(row));
         text(&mut svg, middle, base + 40.0, "note", "middle", &report.place(row));
     }
     text(
@@ -114,6 +115,11 @@ pub fn render(report: &Report) -> Option<String> {
 }
 
 /// In the order of their first appearance.
+/// What stands below a workload's bars.
+fn label(row: &Row) -> &str {
+    row.name.strip_prefix("bench-").unwrap_or(&row.name)
+}
+
 fn scheduler_names(rows: &[&Row]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, _) in rows.iter().flat_map(|row| &row.schedulers) {
