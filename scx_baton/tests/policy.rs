@@ -216,7 +216,8 @@ proptest! {
     fn spread_vms_run_apart((now, [mut a, mut b, _]) in clock_and_vms()) {
         (a.spread, b.spread) = (1, 1);
         b.vtime = a.vtime;
-        prop_assert_eq!(rank(&a, a.vtime, now) < rank(&b, a.vtime, now), a.nr_running < b.nr_running);
+        let first = rank(&a, a.vtime, now) < rank(&b, a.vtime, now);
+        prop_assert_eq!(first, a.nr_running < b.nr_running);
     }
 
     /// Spread is decided by how often vCPUs halt, with hysteresis: what is spread stays so at

@@ -251,8 +251,9 @@ fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
     assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
 }
 
-/// Threads of the host that sleep a lot are as prompt beside a crowd as on an idle host (a thread that
-/// runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what they use.
+/// Threads of the host that sleep a lot are as prompt beside a crowd as on an idle host (a thread
+/// that runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what they
+/// use.
 #[test]
 fn vhost_threads_do_not_wait_for_a_crowd() {
     let crowd = |scheduler: &str| {
