@@ -25,6 +25,9 @@ pub struct Experiment {
     /// More for the guests' kernel command line, such as `nopvspin`: up to 256 printable characters.
     #[serde(default)]
     pub vm_cmdline: String,
+    /// More for QEMU's `-cpu host`, such as `kvm-pv-unhalt=off`: up to 256 letters, digits, `=-_,`.
+    #[serde(default)]
+    pub vm_cpu: String,
     /// `cpu.weight` of each guest's cgroup, 1 to 10,000; 100 where the list ends.
     #[serde(default)]
     pub weights: Vec<u32>,
@@ -121,6 +124,11 @@ impl Experiment {
         ensure!(
             printable && self.vm_cmdline.len() <= 256,
             "vm_cmdline must be up to 256 printable characters"
+        );
+        let flags = self.vm_cpu.chars().all(|c| c.is_ascii_alphanumeric() || "=-_,".contains(c));
+        ensure!(
+            flags && self.vm_cpu.len() <= 256,
+            "vm_cpu must be up to 256 letters, digits, and =-_, such as \"kvm-pv-unhalt=off\""
         );
         in_range("repetitions", self.repetitions, 1, 100)?;
         ensure!((0.1..=600.0).contains(&self.seconds), "seconds must be from 0.1 to 600");
@@ -290,6 +298,7 @@ impl Experiment {
             vcpus_per_vm: self.vcpus_per_vm(),
             vm_mem_mib: self.vm_mem_mib,
             vm_cmdline: self.vm_cmdline.clone(),
+            vm_cpu: self.vm_cpu.clone(),
             weights: self.weights.clone(),
             runs: runs.to_vec(),
         }

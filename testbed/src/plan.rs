@@ -15,6 +15,8 @@ pub struct Plan {
     pub vm_mem_mib: u32,
     /// More for the guests' kernel command line, such as `nopvspin`.
     pub vm_cmdline: String,
+    /// More for QEMU's `-cpu host`, such as `kvm-pv-unhalt=off`.
+    pub vm_cpu: String,
     /// `cpu.weight` of guest 0, 1, …; guests beyond the list keep the kernel's default of 100.
     pub weights: Vec<u32>,
     pub runs: Vec<Run>,

@@ -51,6 +51,7 @@ fn beginning(plan: &Plan, run: &Run) -> Plan {
         vcpus_per_vm: if guests { plan.vcpus_per_vm } else { 0 },
         vm_mem_mib: if guests { plan.vm_mem_mib } else { 0 },
         vm_cmdline: if guests { plan.vm_cmdline.clone() } else { String::new() },
+        vm_cpu: if guests { plan.vm_cpu.clone() } else { String::new() },
         weights: if guests { plan.weights.clone() } else { Vec::new() },
         runs: vec![Run {
             id: 0,

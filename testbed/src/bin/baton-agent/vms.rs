@@ -245,8 +245,10 @@ impl Vm {
         fs::write(format!("{cgroup}/cpu.weight"), weight.unwrap_or(100).to_string())
             .with_context(|| format!("cannot set the weight of {cgroup}"))?;
         let log = File::create(log_path(number))?;
+        let more = if plan.vm_cpu.is_empty() { "" } else { "," };
         let mut qemu = Command::new(QEMU)
-            .args(["-accel", "kvm", "-cpu", "host", "-M", "microvm,rtc=on", "-nodefaults"])
+            .args(["-cpu", &format!("host{more}{}", plan.vm_cpu)])
+            .args(["-accel", "kvm", "-M", "microvm,rtc=on", "-nodefaults"])
             .args(["-no-user-config", "-display", "none", "-no-reboot"])
             // The name makes the vCPU threads recognisable, for people and for tests.
             .args(["-name", &format!("vm{number},debug-threads=on")])
