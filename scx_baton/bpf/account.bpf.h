@@ -110,7 +110,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		t->wants += ran;
 		if (!vm_of(t) && is_wanted(cpu, NO_VM, is_bound(p)))
 			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
-					       host_lag(t->weight));
+					       host_lag(t->weight), host_lag(t->weight));
 		return;
 	}
 	t->vtime += weighted(ran, t->weight);
@@ -125,7 +125,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> EPOCH_SHIFT,
 		       nr_online);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
-	clamped = vtime_clamp(vtime, vnow, vm_lag(vm));
+	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);

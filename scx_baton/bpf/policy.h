@@ -137,16 +137,16 @@ static inline u32 tree_weight(u64 share, u64 n)
 }
 
 /*
- * Keep @vtime within @lag of @vnow on both sides. Without the lower bound an entity that
- * could not use its share (fewer vCPUs than pCPUs, affinity) would hoard time; without
- * the upper one a VM that ran alone for an hour would pay for it when others come.
+ * Keep @vtime from @credit behind @vnow to @lead ahead of it. Without the lower bound an entity
+ * that could not use its share (fewer vCPUs than pCPUs, affinity) would hoard time; without the
+ * upper one a VM that ran alone for an hour would pay for it when others come.
  */
-static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 lag)
+static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 {
-	if (vtime_before(vtime, vnow - lag))
-		return vnow - lag;
-	if (vtime_before(vnow + lag, vtime))
-		return vnow + lag;
+	if (vtime_before(vtime, vnow - credit))
+		return vnow - credit;
+	if (vtime_before(vnow + lead, vtime))
+		return vnow + lead;
 	return vtime;
 }
 
@@ -170,9 +170,15 @@ static inline u64 vm_turn(const struct vm_ctx *vm)
 }
 
 /* A VM uses up to a turn on each of its vCPUs at once; four such turns are its bound. */
-static inline u64 vm_lag(const struct vm_ctx *vm)
+static inline u64 vm_lead(const struct vm_ctx *vm)
 {
 	return weighted(4 * vm_turn(vm), vm->weight);
+}
+
+/* What one keeps that runs, on some of its vCPUs, and cannot use its share: as each sleeper. */
+static inline u64 vm_credit(const struct vm_ctx *vm)
+{
+	return weighted(VM_CREDIT_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1), vm->weight);
 }
 
 static inline u64 host_lag(u32 weight)

@@ -2,9 +2,9 @@
 /* The inline functions of policy.h, given names that a linker can see. */
 #include "policy.h"
 
-u64 t_vtime_clamp(u64 vtime, u64 vnow, u64 lag)
+u64 t_vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 {
-	return vtime_clamp(vtime, vnow, lag);
+	return vtime_clamp(vtime, vnow, credit, lead);
 }
 
 u64 t_wake_vtime(u64 vtime, u64 vnow, u64 credit)
@@ -17,9 +17,14 @@ u64 t_weighted(u64 ns, u32 weight)
 	return weighted(ns, weight);
 }
 
-u64 t_vm_lag(const struct vm_ctx *vm)
+u64 t_vm_credit(const struct vm_ctx *vm)
 {
-	return vm_lag(vm);
+	return vm_credit(vm);
+}
+
+u64 t_vm_lead(const struct vm_ctx *vm)
+{
+	return vm_lead(vm);
 }
 
 bool t_vm_in_turn(const struct vm_ctx *vm, u64 now)

@@ -12,10 +12,11 @@ include!(concat!(env!("OUT_DIR"), "/bpf_intf.rs"));
 use proptest::prelude::*;
 
 unsafe extern "C" {
-    fn t_vtime_clamp(vtime: u64, vnow: u64, lag: u64) -> u64;
+    fn t_vtime_clamp(vtime: u64, vnow: u64, credit: u64, lead: u64) -> u64;
     fn t_wake_vtime(vtime: u64, vnow: u64, credit: u64) -> u64;
     fn t_weighted(ns: u64, weight: u32) -> u64;
-    fn t_vm_lag(vm: *const vm_ctx) -> u64;
+    fn t_vm_credit(vm: *const vm_ctx) -> u64;
+    fn t_vm_lead(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
     fn t_vm_spins_exit(vm: *const vm_ctx, ran: u64, spins: u64) -> bool;
     fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
@@ -100,12 +101,17 @@ fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
 
 proptest! {
     #[test]
-    fn clamp_keeps_within_the_lag(base: u64, d in -1_000_000_000i64..1_000_000_000, lag in 1u64..500_000_000) {
+    fn clamp_keeps_within_credit_and_lead(
+        base: u64,
+        d in -1_000_000_000i64..1_000_000_000,
+        credit in 1u64..500_000_000,
+        lead in 1u64..500_000_000,
+    ) {
         let vtime = base.wrapping_add_signed(d);
-        let clamped = unsafe { t_vtime_clamp(vtime, base, lag) };
-        let naive = d.clamp(-(lag as i64), lag as i64);
+        let clamped = unsafe { t_vtime_clamp(vtime, base, credit, lead) };
+        let naive = d.clamp(-(credit as i64), lead as i64);
         prop_assert_eq!(clamped.wrapping_sub(base) as i64, naive);
-        prop_assert_eq!(unsafe { t_vtime_clamp(clamped, base, lag) }, clamped);
+        prop_assert_eq!(unsafe { t_vtime_clamp(clamped, base, credit, lead) }, clamped);
     }
 
     #[test]
@@ -263,7 +269,7 @@ proptest! {
                 let v = &mut vms[done];
                 v.nr_running -= 1;
                 v.vtime += unsafe { t_weighted(TURN, v.weight) };
-                v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_lag(v)) };
+                v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_credit(v), t_vm_lead(v)) };
                 used[done] += TURN;
             }
             let mut best = 0;
