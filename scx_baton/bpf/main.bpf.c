@@ -193,7 +193,9 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}
-	if (!t->run_vm || t->boosted)
+	/* What is boosted for a moment has a timer; a sibling on a slice that a spinner gave has
+	 * none. */
+	if (!t->run_vm || t->boosted == BOOST_VISIT || c->donor)
 		return;
 	if (overdue(scx_bpf_task_cpu(p), now)) {
 		c->kicked = 1;

@@ -90,13 +90,14 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 	if (!vm || vm->nr_queued <= 0)
 		return false;
 
-	bpf_for(pass, 0, 2) {
+	bpf_for(pass, 0, 3) {
 		seen = 0;
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 				continue;
 			t = task_ctx(p);
-			if (!t || kept_out(t, now) || parks(BPF_FOR_EACH_ITER, p, t, now))
+			if (!t || (pass < 2 && kept_out(t, now)) ||
+			    parks(BPF_FOR_EACH_ITER, p, t, now))
 				continue;
 			if (!pass) {
 				if (!seen++)
@@ -119,7 +120,7 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 				break;
 			t->boosted = BOOST_NONE;
 		}
-		if (found || (!pass && !seen))
+		if (found)
 			break;
 	}
 	/* The one that was found counts as queued until it runs. */

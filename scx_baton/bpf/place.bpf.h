@@ -351,6 +351,18 @@ static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *v
 }
 
 /*
+ * @p is put back, as it has yielded to a sibling, while its VM's turn goes on. A pCPU that looked
+ * for a vCPU of the VM in between has found none, and runs another VM's, in a younger turn: it is
+ * taken back at once. At the next tick would be up to 4 ms later, during which the gang lacks one,
+ * and whoever spins for it yields. Not where all pCPUs but this one run the VM.
+ */
+static void rejoin_turn(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+{
+	if (t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p))
+		preempt_for(p, t, vm, now);
+}
+
+/*
  * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
  * sooner than it should gets less.
  */
@@ -461,14 +473,12 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	join_queue(p, t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 
-	/*
-	 * Only for wakeups: a preempted task that preempts again as it is put back would
-	 * keep two pCPUs kicking each other for ever.
-	 */
 	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
 		/* This pCPU goes idle, and would not look again. */
 		if (enq_flags & SCX_ENQ_LAST)
 			scx_bpf_kick_cpu(cpu, 0);
+		else if (vm)
+			rejoin_turn(p, t, vm, now);
 		return;
 	}
 	/* One that went idle after select_cpu() looked has not seen the queue. */
