@@ -201,15 +201,20 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	}
 }
 
-/* What @p weighs, and what its VM does: once an epoch, and after a change in the tree. */
-static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
+/*
+ * What @p weighs, and what its VM does, from @now on. Not static: the verifier looks at such a
+ * function once, not once for each way to its call.
+ */
+__noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 {
-	u64 now = scx_bpf_now(), epoch = now >> EPOCH_SHIFT, gen = cgroup_gen + epoch;
-	u64 share = TREE_ALL, inner = p->scx.weight, weight;
+	u64 epoch = now >> EPOCH_SHIFT, share = TREE_ALL, inner = p->scx.weight, weight;
+	struct task_ctx *t = task_ctx(p);
+	struct vm_ctx *vm;
 	u32 i;
 
-	if (t->weight_gen == gen && (!vm || vm->weight_gen == gen))
-		return;
+	if (!t)
+		return 0;
+	vm = vm_of(t);
 	t->weight_gen = gen;
 	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
 		t->quotas[i] = 0;
@@ -218,7 +223,7 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 	weight = tree_weight(share, everybody.wants_before >> EPOCH_SHIFT);
 	if (!vm) {
 		t->weight = weight;
-		return;
+		return 0;
 	}
 	t->weight = inner * WEIGHT_AVERAGE / WEIGHT_DFL ?: 1;
 	if (smt_active && has_core_cookie(p))
@@ -229,6 +234,16 @@ static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_
 		vm->vtime = vnow;
 	vm->weight_gen = gen;
 	vm->weight = weight;
+	return 0;
+}
+
+/* Once an epoch, and after a change in the tree. */
+static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
+{
+	u64 now = scx_bpf_now(), gen = cgroup_gen + (now >> EPOCH_SHIFT);
+
+	if (t->weight_gen != gen || (vm && vm->weight_gen != gen))
+		weigh(p, gen, now);
 }
 
 #endif /* BATON_TREE_BPF_H */
