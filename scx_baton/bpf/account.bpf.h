@@ -68,16 +68,18 @@ static void observe(struct vm_ctx *vm, u64 ran)
 }
 
 /*
- * vCPU @id of the VM in @slot begins or ends to run: it has taken, or takes, what it was sent.
- * Not static: the verifier looks at such a function once.
+ * vCPU @id of the VM in @slot begins or ends to run on @cpu: it has taken, or takes, what it was
+ * sent. Not static: the verifier looks at such a function once.
  */
-__noinline int settle(u32 slot, u32 id, bool runs, u64 now)
+__noinline int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 {
+	u64 key = vcpu_key(slot, id), *here = bpf_map_lookup_elem(&vcpu_on_cpu, &cpu);
 	struct vm_ctx *vm = vm_slot(slot);
-	u64 key = vcpu_key(slot, id);
 	struct vcpu_ctx *v;
 	u32 i;
 
+	if (here)
+		*here = runs ? key : 0;
 	if (!vm || id >= MAX_VCPUS)
 		return 0;
 	if (runs)

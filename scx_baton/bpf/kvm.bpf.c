@@ -167,14 +167,17 @@ int BPF_PROG(baton_spun, struct kvm_vcpu *me)
  * KVM delivers an interrupt to vCPU @vcpu_id. If the thread that does so is another vCPU of that
  * VM, it is an IPI, whether by ICR, hypercall or Hyper-V's ways; or an interrupt of a device
  * that is emulated in that thread. Others come from other threads, timers from the vCPU itself.
+ * No look-up of the thread's storage: most IPIs are for vCPUs that run, and end here.
  */
 static int delivers(u32 vcpu_id, u16 delivery_mode)
 {
-	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
-	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+	u32 cpu = bpf_get_smp_processor_id();
+	u64 *here = bpf_map_lookup_elem(&vcpu_on_cpu, &cpu);
+	struct vm_ctx *vm = here && *here ? vm_slot(*here >> 32) : NULL;
 
-	if (vm && delivery_mode != APIC_DM_INIT && delivery_mode != APIC_DM_STARTUP)
-		owes(vm, t->vm, t->vcpu_id, vcpu_id);
+	if (vm && !vm_has_bit(vm->on_cpu, vcpu_id) && delivery_mode != APIC_DM_INIT &&
+	    delivery_mode != APIC_DM_STARTUP)
+		owes(vm, *here >> 32, (u32)*here, vcpu_id);
 	return 0;
 }
 

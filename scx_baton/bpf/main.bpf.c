@@ -61,7 +61,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		return;
 	}
 	t->run_vm = t->vm;
-	settle(t->vm, t->vcpu_id, true, t->run_at);
+	settle(t->vm, t->vcpu_id, scx_bpf_task_cpu(p), true, t->run_at);
 	if (c->vm != t->vm)
 		c->mixed_at = t->run_at;
 	c->vm = t->vm;
@@ -86,13 +86,13 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 	}
 }
 
-static void runs_no_more(struct task_ctx *t)
+static void runs_no_more(struct task_ctx *t, s32 cpu)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 	u64 now = t->run_at, since;
 
 	if (vm) {
-		settle(t->run_vm, t->vcpu_id, false, now);
+		settle(t->run_vm, t->vcpu_id, cpu, false, now);
 		poll_ends(vm, t->vcpu_id);
 		/* Read before the next one that begins can change it. */
 		since = vm->busy_since;
@@ -178,7 +178,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t));
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
-		runs_no_more(t);
+		runs_no_more(t, scx_bpf_task_cpu(p));
 		runs_for(p, t, c, !t->boosted);
 	}
 	if (throttled_until(t, now)) {
@@ -215,7 +215,7 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 		stay(t);
 	if (!runnable && t->halted_at && !t->slept_at)
 		t->slept_at = t->run_at;
-	runs_no_more(t);
+	runs_no_more(t, cpu);
 	t->boosted = BOOST_NONE;
 	t->last_cpu = cpu;
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;

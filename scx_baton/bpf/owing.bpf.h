@@ -69,7 +69,7 @@ static bool waits_for(s32 pid, u32 slot, s32 cpu)
 	return waits;
 }
 
-/* vCPU @from, which runs here, sends an IPI to @to. */
+/* vCPU @from, which runs here, sends an IPI to @to, which does not run. */
 static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 {
 	u64 key = vcpu_key(slot, to), own = vcpu_key(slot, from);
@@ -77,7 +77,7 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 	struct vcpu_ctx *v, *sender;
 	struct lend_timer *lend;
 
-	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS || vm_has_bit(vm->on_cpu, to))
+	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS)
 		return;
 	v = bpf_map_lookup_elem(&vcpus, &key);
 	sender = bpf_map_lookup_elem(&vcpus, &own);

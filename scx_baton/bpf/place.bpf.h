@@ -285,15 +285,11 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm,
 			     u64 enq_flags, u64 now)
 {
-	struct cpu_ctx *c;
-	s32 cpu;
+	s32 cpu = vm_behind(vm, vnow) ? find_room(p, t->vm, t->vtime, now) : -1;
+	struct cpu_ctx *c = cpu_ctx(cpu);
 
-	if (!vm_behind(vm, vnow))
-		return false;
-	cpu = find_room(p, t->vm, t->vtime, now);
 	if (cpu < 0)
 		return false;
-	c = cpu_ctx(cpu);
 	count_preemption(cpu, scx_bpf_task_cpu(p), vm, t->vm);
 	stat_add(STAT_VISITS, 1);
 	if (c->runs == RUNS_VCPU && !c->donor)

@@ -30,6 +30,14 @@ struct {
 	__uint(max_entries, MAX_VMS);
 } vm_by_kvm SEC(".maps");
 
+/* The vCPU that a pCPU runs, as vcpu_key(); 0: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, u32);
+	__type(value, u64);
+	__uint(max_entries, MAX_CPUS);
+} vcpu_on_cpu SEC(".maps");
+
 /* vCPUs by slot (upper half) and vcpu_id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
