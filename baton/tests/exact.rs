@@ -139,6 +139,21 @@ fn sixteen_pcpus_run_a_vm_of_as_many() {
     assert!(table.starts_with("16\n") && table.contains("all acknowledged"), "{table}");
 }
 
+/// A pCPU that looks for a vCPU of the gang while a spinner is on its way from its yield to the
+/// queue takes another VM's: if the gang did not get it back at once, it would do half of the ideal.
+#[test]
+fn a_gang_of_eight_stays_whole() {
+    let options =
+        HostOptions { pcpus: 8, ..HostOptions { exact: Some(Exact::default()), ..options() } };
+    let eight = Ready::get(&options).unwrap_or_else(|error| panic!("{error}"));
+    let script = "baton bench lock-ticket --vms 2 --vcpus 8 --schedulers scx_baton --seconds 0.1 \
+        --repetitions 1 --json /tmp/figures >/dev/null; cat /tmp/figures";
+    let figures: serde_json::Value =
+        serde_json::from_str(&observed_on(&eight, 1, script)).expect("JSON");
+    let of_ideal = figures["scx_baton"]["measurements"][0]["of_ideal"].as_f64();
+    assert!(of_ideal.is_some_and(|of| of > 0.85), "{of_ideal:?}");
+}
+
 #[test]
 fn deadlines_are_in_virtual_time() {
     let mut host = ready().restore(0).unwrap();
