@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# make demo    boot a KVM host in emulation, run VMs under two schedulers, print who got what
-# make test    everything that proves that it works
+# make build                       install what is missing, build all
+# make demo                        boot a KVM host in emulation, run VMs under two schedulers
+# make test                        everything that proves that it works, 20 to 30 minutes
+# make check                       format, lints and unit tests: before each commit
+# make fmt                         format all
+# make fuzz                        random scenarios with faults, simulated (FUZZ_SECONDS=60)
+# make neighbours                  random mixtures of VMs: what each gets, beside EEVDF's
+# make host-test                   tests on emulated KVM hosts
+# make test-kernels                the same on each kernel with sched_ext that the mirror offers
+# make test-ray                    a sweep on a Ray cluster of this machine alone
+# make test-reproducible           a second build, elsewhere, gives the same programs
+# make soak                        an hour of each rig, and an hour of mixed load
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
-# make test-ray                    a sweep on a Ray cluster of this machine alone
-# make test-reproducible           a second build, elsewhere, gives the same programs
-# make soak                        an hour of each rig, and an hour of mixed load
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -22,9 +29,12 @@ BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
 	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
 
-.PHONY: all setup build demo test test-kernels lint fmt unit-test fuzz neighbours host-test soak test-ray \
+.PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours host-test soak test-ray \
 	bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean
 all: build
+
+help:
+	@sed -n 's/^# \(make .*\|ARGS.*\)/\1/p' Makefile
 
 setup:
 	@tools/setup
@@ -38,7 +48,9 @@ AGAINST = $(if $(findstring --linux-guests,$(ARGS))$(findstring docs/readme.json
 demo: build
 	@$(BATON) demo $(AGAINST) $(ARGS)
 
-test: lint unit-test fuzz neighbours host-test
+test: check fuzz neighbours host-test
+
+check: lint unit-test
 
 # The kernels with sched_ext that the mirror offers, one after the other.
 test-kernels: build
