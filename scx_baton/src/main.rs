@@ -232,11 +232,12 @@ impl<'a> Scheduler<'a> {
         match (kvm::is_present(), self.probes.is_some()) {
             (true, false) => {
                 let maps = &self.skel.maps;
-                let shared: [&dyn MapCore; 8] = [
+                let shared: [&dyn MapCore; 9] = [
                     &maps.vms,
                     &maps.counts,
                     &maps.look_timers,
                     &maps.lend_timers,
+                    &maps.vcpu_on_cpu,
                     &maps.vm_by_kvm,
                     &maps.vcpus,
                     &maps.tasks,
