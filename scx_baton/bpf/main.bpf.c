@@ -230,6 +230,20 @@ static bool costs_nobody_else(s32 cpu, u32 slot)
 }
 
 /*
+ * Does @to run where it ran last, on @home, rather than on the spinner's pCPU? KVM interrupts @home
+ * in any case (yield_to()), and a vCPU that comes to another pCPU makes the one that it left clear
+ * its VMCS, by an interrupt that both wait for. Only where a sibling runs there, and the spinner's
+ * pCPU gets another one of the VM.
+ */
+static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
+{
+	struct cpu_ctx *c = cpu_ctx(home);
+
+	return vm->nr_queued > 1 && c->runs == RUNS_VCPU && c->vm == slot && !c->kicked &&
+	       !c->boost_pid;
+}
+
+/*
  * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
  * runqueues are locked, so the choice is noted here and made in dispatch().
  */
@@ -237,11 +251,12 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 		      u32 reason, s32 cpu)
 {
 	struct task_ctx *to_t = task_ctx(to);
+	struct vm_ctx *vm = to_t ? vm_of(to_t) : NULL;
+	s32 home = scx_bpf_task_cpu(to), elsewhere = -1;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 now = scx_bpf_now(), slice;
-	s32 elsewhere = -1;
 
-	if (!to_t || !vm_of(to_t) || from_t->vm != to_t->vm) {
+	if (!vm || from_t->vm != to_t->vm) {
 		stat_add(STAT_MISSED_FOREIGN, 1);
 		return false;
 	}
@@ -258,11 +273,13 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 	 * spinner has nothing to go on with then.
 	 */
 	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
-		elsewhere = scx_bpf_task_cpu(to);
+		elsewhere = home;
 		if (!costs_nobody_else(elsewhere, to_t->vm)) {
 			stat_add(STAT_REFUSED, 1);
 			return false;
 		}
+	} else if (reason == YIELD_KVM && home != cpu && stays(vm, to_t->vm, home)) {
+		elsewhere = home;
 	}
 	slice = donated_slice(from->scx.slice, now, c->donates_until);
 	scx_bpf_task_set_slice(from, 0);
