@@ -139,19 +139,44 @@ fn sixteen_pcpus_run_a_vm_of_as_many() {
     assert!(table.starts_with("16\n") && table.contains("all acknowledged"), "{table}");
 }
 
+/// Eight pCPUs, of full speed.
+fn eight() -> &'static Ready {
+    static READY: LazyLock<Ready> = LazyLock::new(|| {
+        let exact = Some(Exact::default());
+        let options = HostOptions { pcpus: 8, exact, ..options() };
+        Ready::get(&options).unwrap_or_else(|error| panic!("{error}"))
+    });
+    &READY
+}
+
+/// What the bench writes in JSON.
+fn measured(options: &str) -> serde_json::Value {
+    let script = format!(
+        "baton bench {options} --repetitions 1 --json /tmp/figures >/dev/null; cat /tmp/figures"
+    );
+    serde_json::from_str(&observed_on(eight(), 1, &script)).expect("JSON")
+}
+
 /// A pCPU that looks for a vCPU of the gang while a spinner is on its way from its yield to the
 /// queue takes another VM's: if the gang did not get it back at once, it would do half of the ideal.
 #[test]
 fn a_gang_of_eight_stays_whole() {
-    let options =
-        HostOptions { pcpus: 8, ..HostOptions { exact: Some(Exact::default()), ..options() } };
-    let eight = Ready::get(&options).unwrap_or_else(|error| panic!("{error}"));
-    let script = "baton bench lock-ticket --vms 2 --vcpus 8 --schedulers scx_baton --seconds 0.1 \
-        --repetitions 1 --json /tmp/figures >/dev/null; cat /tmp/figures";
-    let figures: serde_json::Value =
-        serde_json::from_str(&observed_on(&eight, 1, script)).expect("JSON");
+    let figures = measured("lock-ticket --vms 2 --vcpus 8 --schedulers scx_baton --seconds 0.1");
     let of_ideal = figures["scx_baton"]["measurements"][0]["of_ideal"].as_f64();
     assert!(of_ideal.is_some_and(|of| of > 0.85), "{of_ideal:?}");
+}
+
+/// While no vCPU waits, nobody follows IPIs: a probe would make each half as slow again.
+#[test]
+fn an_ipi_between_vcpus_that_run_costs_nothing() {
+    let figures = measured("ipi-unicast --schedulers eevdf,scx_baton --samples 30");
+    let [eevdf, baton] = ["eevdf", "scx_baton"].map(|scheduler| {
+        let series = &figures[scheduler]["measurements"][0]["series"];
+        ["send", "one-way"].map(|series_name| series[series_name]["medians"][0].as_f64().unwrap())
+    });
+    for (eevdf, baton) in eevdf.into_iter().zip(baton) {
+        assert!(baton < 1.05 * eevdf, "{eevdf} ns, {baton} under scx_baton");
+    }
 }
 
 #[test]

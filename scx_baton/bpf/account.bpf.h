@@ -7,6 +7,7 @@
 
 #include "owing.bpf.h"
 #include "tree.bpf.h"
+#include "waits.bpf.h"
 #include "wanted.bpf.h"
 
 /* @t waits from now on, in the queue of the VM whose vCPU it is, or in one for host tasks. */
@@ -43,6 +44,7 @@ static void leave_queue(struct task_ctx *t, u64 now)
 		t->wants += waited;
 		return;
 	}
+	note_wait(waited);
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, MapCore, Object, ObjectBuilder};
-use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kvm.bpf.o"));
@@ -22,45 +22,52 @@ pub fn is_present() -> bool {
 
 /// Attached probes; dropping them detaches.
 pub struct Probes {
+    /// Those of IPIs, while they are followed.
+    ipis: Vec<Link>,
     _links: Vec<Link>,
-    _object: Object,
+    object: Object,
 }
 
 impl Probes {
-    /// Load the probes with `shared`, the scheduler's maps of the same names, and attach. IPIs can be
-    /// followed on x86 alone: the local APIC's tracepoint tells of them.
-    pub fn attach<'m>(
-        shared: impl Fn(&str) -> Option<&'m dyn MapCore>,
-        follow_ipis: bool,
-    ) -> Result<Self> {
-        let follows = follow_ipis && cfg!(target_arch = "x86_64");
-        let of_ipis = |program: &OsStr| program.to_string_lossy().ends_with("accept_irq");
-        let wanted = |program: &OsStr| follows || !of_ipis(program);
+    /// Load the probes with the maps of the same names of `scheduler`, and attach all but those of
+    /// IPIs.
+    pub fn attach(scheduler: &Object) -> Result<Self> {
         let mut open = ObjectBuilder::default()
             .name("baton_kvm")?
             .open_memory(OBJECT)
             .context("the KVM probes' BPF object is not readable")?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if let Some(ours) = shared(&name) {
-                map.reuse_fd(ours.as_fd()).with_context(|| format!("cannot share map {name}"))?;
+            if let Some(shared) = scheduler.maps().find(|shared| shared.name() == map.name()) {
+                map.reuse_fd(shared.as_fd()).with_context(|| format!("cannot share map {name}"))?;
             }
-        }
-        for mut program in open.progs_mut() {
-            let wanted = wanted(program.name());
-            program.set_autoload(wanted);
         }
         let object = open.load().context(
             "cannot load the KVM probes; does the kernel have CONFIG_DEBUG_INFO_BTF_MODULES=y?",
         )?;
-        let links = object
-            .progs_mut()
-            .filter(|p| wanted(p.name()))
-            .map(|p| {
-                let name = p.name().to_string_lossy().into_owned();
-                p.attach().map_err(|e| anyhow!("cannot attach KVM probe {name}: {e}"))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { _links: links, _object: object })
+        let links = attach(&object, false)?;
+        Ok(Self { ipis: Vec::new(), _links: links, object })
     }
+
+    /// Follow IPIs, or no longer. On x86 alone: the local APIC's tracepoints tell of them.
+    pub fn follow_ipis(&mut self, follow: bool) -> Result<()> {
+        match (follow && cfg!(target_arch = "x86_64"), self.ipis.is_empty()) {
+            (true, true) => self.ipis = attach(&self.object, true)?,
+            (false, false) => self.ipis.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Attach those of IPIs, or all others.
+fn attach(object: &Object, of_ipis: bool) -> Result<Vec<Link>> {
+    object
+        .progs_mut()
+        .filter(|program| program.name().to_string_lossy().ends_with("accept_irq") == of_ipis)
+        .map(|program| {
+            let name = program.name().to_string_lossy().into_owned();
+            program.attach().map_err(|e| anyhow!("cannot attach KVM probe {name}: {e}"))
+        })
+        .collect()
 }

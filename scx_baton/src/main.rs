@@ -9,12 +9,15 @@ mod polling;
 mod quotas;
 mod refuse;
 mod stats;
+mod waits;
 
 use anyhow::{Context, Result, bail};
 use baton_output::{note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
 use clap::Parser;
+use crossbeam::channel::select;
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use log::info;
 use polling::{HaltPoll, Polling};
@@ -31,7 +34,8 @@ use std::mem::MaybeUninit;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use waits::Waits;
 
 const NAME: &str = "scx_baton";
 
@@ -144,8 +148,9 @@ struct Scheduler<'a> {
     skel: bpf_skel::BpfSkel<'a>,
     struct_ops: Option<libbpf_rs::Link>,
     probes: Option<kvm::Probes>,
+    follow: waits::Follow,
     stats_server: StatsServer<(), Metrics>,
-    follow_ipis: bool,
+    wants_ipis: bool,
     /// The kernel tells of `cpu.max`.
     told_of_quotas: bool,
     halt_poll: Option<(HaltPoll, f64)>,
@@ -211,14 +216,15 @@ impl<'a> Scheduler<'a> {
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
         let needs_ipis = |policy| matches!(policy, YieldPolicy::Ipi | YieldPolicy::Sent);
-        let follow_ipis = opts.yield_policy.iter().copied().any(needs_ipis);
+        let wants_ipis = opts.yield_policy.iter().copied().any(needs_ipis);
         let told_of_quotas = compat::struct_has_field("sched_ext_ops", "cgroup_set_bandwidth")?;
         Ok(Self {
             skel,
             struct_ops,
             probes: None,
+            follow: waits::Follow::default(),
             stats_server,
-            follow_ipis,
+            wants_ipis,
             told_of_quotas,
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
@@ -231,20 +237,7 @@ impl<'a> Scheduler<'a> {
     fn follow_kvm(&mut self) -> Result<()> {
         match (kvm::is_present(), self.probes.is_some()) {
             (true, false) => {
-                let maps = &self.skel.maps;
-                let shared: [&dyn MapCore; 9] = [
-                    &maps.vms,
-                    &maps.counts,
-                    &maps.look_timers,
-                    &maps.lend_timers,
-                    &maps.vcpu_on_cpu,
-                    &maps.vm_by_kvm,
-                    &maps.vcpus,
-                    &maps.tasks,
-                    &maps.stats,
-                ];
-                let by_name = |name: &str| shared.into_iter().find(|m| m.name() == name);
-                self.probes = Some(kvm::Probes::attach(by_name, self.follow_ipis)?);
+                self.probes = Some(kvm::Probes::attach(self.skel.object())?);
                 info!("watching KVM");
                 if let Some((how, budget)) = self.halt_poll {
                     self.polling = Some(Polling::begin(how, budget, self.pcpus)?);
@@ -318,22 +311,59 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
+    /// Another second is over: IPIs are followed while vCPUs wait for pCPUs.
+    fn follow_ipis(&mut self) -> Result<()> {
+        let bss = self.skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
+        let waited = &raw mut bss.waited_long;
+        // SAFETY: an integer in memory that stays mapped with the object; BPF programs write it at
+        // any time.
+        self.follow.look(unsafe { waited.read_volatile() } != 0);
+        // SAFETY: as above.
+        unsafe { waited.write_volatile(0) };
+        match &mut self.probes {
+            Some(probes) => probes.follow_ipis(self.wants_ipis && self.follow.is_on()),
+            None => Ok(()),
+        }
+    }
+
+    /// What is due each second.
+    fn look(&mut self) -> Result<()> {
+        self.follow_kvm()?;
+        self.follow_ipis()?;
+        if let Some(mut polling) = self.polling.take() {
+            polling.govern(&self.vms()?)?;
+            self.polling = Some(polling);
+        }
+        self.warn_of_slotless_vms()?;
+        if !self.told_of_quotas {
+            self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
+        }
+        Ok(())
+    }
+
     fn run(&mut self, shutdown: &AtomicBool) -> Result<UserExitInfo> {
         let (res_ch, req_ch) = self.stats_server.channels();
+        let waits = Waits::listen(&self.skel.maps.waits)?;
+        let mut next = Instant::now();
         while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
-            self.follow_kvm()?;
-            if let Some(mut polling) = self.polling.take() {
-                polling.govern(&self.vms()?)?;
-                self.polling = Some(polling);
+            if Instant::now() >= next {
+                self.look()?;
+                next = Instant::now() + Duration::from_secs(1);
             }
-            self.warn_of_slotless_vms()?;
-            if !self.told_of_quotas {
-                self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
-            }
-            match req_ch.recv_timeout(Duration::from_secs(1)) {
-                Ok(()) => res_ch.send(self.metrics()?)?,
-                Err(e) if e.is_timeout() => {}
-                Err(e) => return Err(e.into()),
+            select! {
+                recv(req_ch) -> asked => {
+                    asked?;
+                    res_ch.send(self.metrics()?)?;
+                }
+                recv(waits.told) -> told => {
+                    told.context("the thread that hears of waiting vCPUs has ended")?;
+                    self.follow.begin();
+                    log::debug!("vCPUs wait: IPIs are followed");
+                    if let Some(probes) = &mut self.probes {
+                        probes.follow_ipis(self.wants_ipis)?;
+                    }
+                }
+                default(next.saturating_duration_since(Instant::now())) => {}
             }
         }
         self.polling = None;
