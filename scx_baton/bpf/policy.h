@@ -347,12 +347,12 @@ static inline bool rank_preempts(u64 rank, u64 running, u64 turn)
 #define VISIT_MAX_NS (TURN_NS / 4)
 
 /*
- * May it visit for an IPI, which it has sent itself? Not once it is a turn ahead of its due: no
- * guest lives on interrupting itself.
+ * May it visit for an IPI, which it has sent itself? Not once it is two turns ahead of its
+ * due: its own turn puts it one ahead, and no guest lives on interrupting itself.
  */
 static inline bool vm_may_visit(const struct vm_ctx *vm, u64 vnow)
 {
-	return vtime_before(vm->vtime, vnow + weighted(TURN_NS, vm->weight));
+	return vtime_before(vm->vtime, vnow + 2 * weighted(TURN_NS, vm->weight));
 }
 
 /* For how long. */
