@@ -93,6 +93,16 @@ pub struct Costs {
     /// kernel's own schedulers do without.
     #[serde(default)]
     pub sched_ext_ns: Ns,
+    /// What they add to a PAUSE exit that yields, beside what its switch takes.
+    #[serde(default)]
+    pub sched_ext_spin_ns: Ns,
+    /// What a vCPU waits that starts on another pCPU than before, until its VMCS is cleared there by
+    /// an IPI, for which a guest there exits (`vmx_vcpu_load_vmcs()`). 0: not so, as on AMD.
+    #[serde(default)]
+    pub migrate_ns: Ns,
+    /// What an interrupt costs a guest whose pCPU chooses again, and chooses the same thread.
+    #[serde(default)]
+    pub resched_ns: Ns,
     /// From a wake-up on one pCPU until another one, idle, begins to switch.
     pub wake_ns: Ns,
     /// What a pCPU that was idle needs beside that: for each idle state from how long on it is used,

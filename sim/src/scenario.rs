@@ -429,6 +429,8 @@ impl Scenario {
         let mut costs = checked_costs(costs)?;
         if !build::is_fair(&self.scheduler) {
             costs.switch_ns += costs.sched_ext_ns;
+            costs.spin_exit_ns += costs.sched_ext_spin_ns;
+            costs.resched_ns += costs.sched_ext_ns;
         }
         Ok(costs)
     }

@@ -789,3 +789,15 @@ fn invariants_hold_with_faults() {
         }
     }
 }
+
+/// A vCPU that starts on another pCPU waits for its VMCS, and a guest that runs there exits.
+#[test]
+fn what_moves_a_vcpu_costs_it_and_the_one_that_runs_where_it_was() {
+    let work = |costs: &str, pin: bool| {
+        let vms = format!("[[vm]]\ncount = 3\nvcpus = 1\nworkload = \"compute\"\npin = {pin}");
+        run(&format!("{}pcpus = 2\n[costs]\n{costs}\n{vms}", quiet())).rate()
+    };
+    let (free, dear) = ("migrate_ns = 0", "migrate_ns = 1_000_000");
+    assert!(work(dear, false) < 0.99 * work(free, false));
+    assert_eq!(work(dear, true), work(free, true));
+}

@@ -64,6 +64,8 @@ struct Vcpu {
     /// The guest's task that it runs, or [`NONE`], and those that wait for it.
     task: u32,
     runq: VecDeque<u32>,
+    /// The pCPU that has its VMCS, or [`NONE`].
+    loaded_on: u32,
     locks_held: u32,
     /// Acknowledgements that it waits for.
     acks: u32,
@@ -244,6 +246,7 @@ impl Sim {
                     irqs: VecDeque::new(),
                     task: NONE,
                     runq: VecDeque::new(),
+                    loaded_on: NONE,
                     locks_held: 0,
                     acks: 0,
                     window: kvm.ple_window_ns,

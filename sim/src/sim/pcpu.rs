@@ -74,11 +74,13 @@ impl Sim {
         let at = cpu as usize;
         self.m.cpus[at].resched = false;
         let prev = self.m.cpus[at].curr;
-        let mut runnable = false;
+        let (mut runnable, mut in_guest) = (false, false);
         if prev != NONE {
             self.stop(prev);
             if self.is_vcpu(prev) {
-                self.vcpus[prev as usize].exits(0);
+                let v = &mut self.vcpus[prev as usize];
+                in_guest = v.in_guest();
+                v.exits(0);
                 // need_resched() ends the polling, and the thread goes to sleep.
                 if self.vcpus[prev as usize].polling {
                     self.poll_missed(prev);
@@ -95,6 +97,9 @@ impl Sim {
             self.m.cpus[at].resched = false;
         }
         if next == prev && runnable {
+            if in_guest {
+                self.vcpus[next as usize].exits(self.costs.resched_ns);
+            }
             if next != NONE {
                 self.m.cpus[at].curr = next;
                 self.begin(next);
@@ -167,6 +172,8 @@ impl Sim {
             v.preempted = false;
             v.window = window;
             v.exits(self.costs.switch_ns);
+            let before = std::mem::replace(&mut v.loaded_on, cpu);
+            self.clear_vmcs(task, before, cpu);
             self.is_ready(task, false);
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
             if self.vcpus[task as usize].in_halt > 0 {
@@ -185,6 +192,24 @@ impl Sim {
             self.queue.push(next, Event::Tick(cpu));
         }
         self.begin(task);
+    }
+
+    /// A vCPU that ran on one pCPU is loaded on another.
+    fn clear_vmcs(&mut self, v: u32, before: u32, cpu: u32) {
+        if before == NONE || before == cpu || self.costs.migrate_ns == 0 {
+            return;
+        }
+        self.vcpus[v as usize].exits(self.costs.migrate_ns);
+        let there = self.m.cpus[before as usize].curr;
+        if there != NONE
+            && self.is_vcpu(there)
+            && self.segments[there as usize].on
+            && self.vcpus[there as usize].in_guest()
+        {
+            self.stop(there);
+            self.vcpus[there as usize].exits(self.costs.exit_ns);
+            self.begin(there);
+        }
     }
 
     /// The other hyper-thread gets faster, or slower.
