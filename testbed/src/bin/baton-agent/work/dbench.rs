@@ -15,8 +15,7 @@ const DIR: &str = "/tmp/baton-dbench";
 pub fn run(time: Duration) -> Result<Measured> {
     fs::create_dir_all(DIR).with_context(|| format!("cannot make {DIR}"))?;
     let clients = available_parallelism().context("cannot tell how many CPUs there are")?;
-    // Whole seconds only.
-    let seconds = time.as_secs().max(1);
+    let seconds = whole_seconds(time);
     let output = Command::new("dbench")
         .args(["-t", &seconds.to_string(), "-D", DIR, "-c", DBENCH_LOAD, &clients.to_string()])
         .output()
@@ -28,6 +27,12 @@ pub fn run(time: Duration) -> Result<Measured> {
     let rate = throughput(&said).context("dbench does not tell its throughput")?;
     let seconds = seconds as f64;
     Ok(Measured { rate, ..Measured::new((rate * seconds) as u64, seconds, "MB/s") })
+}
+
+/// dbench counts whole seconds, and tells the rate as it was a second before its end: of a run of
+/// one second it tells 0.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs().max(2)
 }
 
 /// Of the line `Throughput 1349.75 MB/sec  2 clients  2 procs  max_latency=14.300 ms`.
@@ -43,6 +48,13 @@ fn throughput(said: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_is_long_enough_for_dbench_to_tell_a_rate() {
+        assert_eq!(whole_seconds(Duration::from_millis(400)), 2);
+        assert_eq!(whole_seconds(Duration::from_secs(1)), 2);
+        assert_eq!(whole_seconds(Duration::from_millis(3900)), 3);
+    }
 
     #[test]
     fn throughput_is_found() {
