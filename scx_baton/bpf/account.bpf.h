@@ -28,12 +28,17 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 	__sync_fetch_and_add(&vm->nr_queued, 1);
 }
 
-static void leave_queue(struct task_ctx *t, u64 now)
+/* It waits no longer. Not static: the verifier looks at such a function once. */
+__noinline int leave_queue(struct task_ctx *t, u64 now)
 {
-	u64 since = t->queued_at, busy;
-	u64 waited = since && vtime_before(since, now) ? now - since : 0;
-	struct vm_ctx *vm = vm_slot(t->queued_vm);
+	u64 since, waited, busy;
+	struct vm_ctx *vm;
 
+	if (!t)
+		return 0;
+	since = t->queued_at;
+	waited = since && vtime_before(since, now) ? now - since : 0;
+	vm = vm_slot(t->queued_vm);
 	t->queued_at = 0;
 	t->queued_vm = NO_VM;
 	if (t->queued_cpu)
@@ -42,7 +47,7 @@ static void leave_queue(struct task_ctx *t, u64 now)
 		if (since)
 			count_add(COUNT_HOST, -1);
 		t->wants += waited;
-		return;
+		return 0;
 	}
 	note_wait(waited);
 	busy = vm_busy(vm, now) - t->queued_busy;
@@ -50,6 +55,7 @@ static void leave_queue(struct task_ctx *t, u64 now)
 	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	count_add(COUNT_WAITING, -1);
+	return 0;
 }
 
 /* A VM's vCPUs ran for another @ran ns: do they halt often, or exit as they spin? */
@@ -108,7 +114,8 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
 
 	t->run_at = now;
-	charge_quotas(t, ran);
+	if (t->nr_quotas)
+		quotas_charge(t, ran);
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		t->wants += ran;

@@ -141,7 +141,8 @@ struct task_ctx {
 	u64 slept_at; /* ns; 0: not since it halted */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */
-	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one, then 0 */
+	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one */
+	u32 nr_quotas;
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
 	u32 queued_cpu; /* one past the only pCPU where it may run, while it waits there; or 0 */

@@ -33,20 +33,19 @@ static bool parks(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct tas
 	return true;
 }
 
-/* Tasks at the head of a queue of host tasks that may not run now. */
-static void park_heads(u64 dsq, u64 now)
+/* Tasks at the head of a queue of host tasks that may not run now. Not static, as above. */
+__noinline int park_heads(u64 dsq, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
-	u32 seen = 0;
+	u32 seen = zero;
 
-	if (!nr_quotas)
-		return;
 	bpf_for_each(scx_dsq, p, dsq, 0) {
 		t = task_ctx(p);
 		if (seen++ >= MAX_PARK_WALK || !t || !parks(BPF_FOR_EACH_ITER, p, t, now))
 			break;
 	}
+	return 0;
 }
 
 #endif /* BATON_PARK_BPF_H */

@@ -72,61 +72,76 @@ static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
 	summon_siblings(vm, slot, queued, cpu, now);
 }
 
-/*
- * Start one vCPU of the VM on @cpu: of those that are level, the one that ran here last
- * (its state is in this pCPU's caches and VMCB), else the one furthest behind. For a turn, or
- * @visits.
- * Not static, as above.
- */
-__noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
+/* Of the vCPUs of a VM that wait, which ones are looked at, one pass after the other. */
+enum pass {
+	PASS_CACHED, /* ran here last: their state is in this pCPU's caches and VMCS */
+	PASS_ANY,
+	PASS_KEPT_OUT, /* spinners, too, that wait for somebody else to run */
+	NR_PASSES,
+};
+
+/* Start the first one of the VM on @cpu that @pass looks at. Not static, as above. */
+__noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	u64 first_vtime = 0, slice;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool found = false;
-	u32 pass, seen;
+	u32 seen = zero;
+
+	if (!vm)
+		return false;
+	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		t = task_ctx(p);
+		if (!t || (pass != PASS_KEPT_OUT && kept_out(t, now)) ||
+		    parks(BPF_FOR_EACH_ITER, p, t, now))
+			continue;
+		if (pass == PASS_CACHED) {
+			if (!seen++)
+				first_vtime = t->vtime;
+			if (seen > MAX_CACHE_WALK ||
+			    vtime_before(first_vtime + CACHE_WINDOW_NS, t->vtime))
+				break;
+			if (t->last_cpu != cpu)
+				continue;
+		}
+		if (visits)
+			slice = vm_visit(vm, vnow);
+		else
+			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)), now);
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
+		t->boosted = visits ? BOOST_VISIT : BOOST_NONE;
+		found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+		if (found)
+			break;
+		t->boosted = BOOST_NONE;
+	}
+	return found;
+}
+
+/*
+ * Start one vCPU of the VM on @cpu: of those that are level, the one that ran here last, else the
+ * one furthest behind. For a turn, or @visits. Not static, as above.
+ */
+__noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	u32 pass;
 
 	if (!vm || vm->nr_queued <= 0)
 		return false;
-
-	bpf_for(pass, 0, 3) {
-		seen = 0;
-		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
-			if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-				continue;
-			t = task_ctx(p);
-			if (!t || (pass < 2 && kept_out(t, now)) ||
-			    parks(BPF_FOR_EACH_ITER, p, t, now))
-				continue;
-			if (!pass) {
-				if (!seen++)
-					first_vtime = t->vtime;
-				if (seen > MAX_CACHE_WALK ||
-				    vtime_before(first_vtime + CACHE_WINDOW_NS, t->vtime))
-					break;
-				if (t->last_cpu != cpu)
-					continue;
-			}
-			if (visits)
-				slice = vm_visit(vm, vnow);
-			else
-				slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)),
-						 now);
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
-			t->boosted = visits ? BOOST_VISIT : BOOST_NONE;
-			found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
-			if (found)
-				break;
-			t->boosted = BOOST_NONE;
-		}
-		if (found)
-			break;
+	for (pass = PASS_CACHED; pass < NR_PASSES; pass++) {
+		if (!dispatch_pass(slot, cpu, pass, visits, now))
+			continue;
+		/* The one that was found counts as queued until it runs. */
+		if (!visits)
+			join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
+		return true;
 	}
-	/* The one that was found counts as queued until it runs. */
-	if (found && !visits)
-		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
-	return found;
+	return false;
 }
 
 /*
@@ -155,7 +170,7 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 		vm = vm_slot(slot);
 		if (!vm || vm->nr_queued <= 0)
 			continue;
-		seen = 0;
+		seen = zero;
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
 			if (t && !throttled_until(t, now) &&
@@ -175,9 +190,9 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 
 /*
  * The thread @pid runs next on @cpu, for @slice and because of @why, if it waits for the VM in
- * @slot and may run there.
+ * @slot and may run there. Not static, as above.
  */
-static bool start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
+__noinline int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	struct bpf_iter_scx_dsq it;
@@ -281,8 +296,8 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
 	return true;
 }
 
-/* Host tasks of other LLCs, when there is nothing closer to run. */
-static bool steal_host_task(s32 cpu)
+/* Host tasks of other LLCs, when there is nothing closer to run. Not static, as above. */
+__noinline int steal_host_task(s32 cpu)
 {
 	u32 i, llc, home = cpu_llc[cpu & (MAX_CPUS - 1)];
 
@@ -327,15 +342,37 @@ static void consider_queue(struct host_pick *h, u64 dsq)
 	h->dsq = dsq;
 }
 
-/* Start it; if it waits where only tasks are that may not run here, the next best. */
+/* The host tasks that wait for @cpu are candidates. Not static, as above. */
+__noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
+{
+	if (!h)
+		return 0;
+	if (nr_quotas) {
+		park_heads(cpu, now);
+		park_heads(llc_dsq(cpu), now);
+	}
+	consider_queue(h, cpu);
+	consider_queue(h, llc_dsq(cpu));
+	return 0;
+}
+
+/*
+ * Start the first one of @dsq on @cpu; if only tasks are there that may not run here, the next
+ * best. Not static, as above.
+ */
+__noinline int start_from(u64 dsq, s32 cpu)
+{
+	return scx_bpf_dsq_move_to_local(dsq, 0) ||
+	       (dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
+}
+
 static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 {
 	if (h->runs && prev) {
 		scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
 		return true;
 	}
-	return scx_bpf_dsq_move_to_local(h->dsq, 0) ||
-	       (h->dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
+	return start_from(h->dsq, cpu);
 }
 
 /* None of those that go first may run here: any VM that may, round robin, from @c's last on. */
@@ -405,10 +442,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		host.vtime = prev_t->vtime;
 		host.seen = 1;
 	}
-	park_heads(cpu, now);
-	park_heads(llc_dsq(cpu), now);
-	consider_queue(&host, cpu);
-	consider_queue(&host, llc_dsq(cpu));
+	consider_host(&host, cpu, now);
 	slot = next_vm(NO_VM, prev_vm, cpu, now, &seen);
 	least = seen.least;
 	/* Who sleeps now may have been here a moment ago. */

@@ -143,12 +143,18 @@ static void stay(struct task_ctx *t)
 	t->leaves_for = 0;
 }
 
-/* The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
+/*
+ * The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
+ * Not static: the verifier looks at such a function once.
  */
-static u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running, u64 now)
+__noinline u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
+		       u64 now)
 {
-	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
+	bool claims;
 
+	if (!c || !vm)
+		return 0;
+	claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
 	return vm_rank(vm, running, claims, vnow, now);
 }
 
@@ -177,13 +183,13 @@ __noinline int polls(s32 cpu)
 }
 
 /*
- * May a waking task preempt what @c runs? It is a vCPU of @vm, which has @slot, or else a host task
- * at @vtime.
+ * May a waking task preempt what @cpu runs? It is a vCPU of the VM in @slot, or else a host task at
+ * @vtime. Not static, as above.
  */
-static bool may_preempt(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 vtime,
-			u64 now)
+__noinline int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 {
-	struct vm_ctx *running;
+	struct vm_ctx *vm = vm_slot(slot), *running;
+	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	if (c->kicked || c->boost_pid)
 		return false;
@@ -227,20 +233,17 @@ __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtim
 {
 	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
 	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
-	struct vm_ctx *vm = vm_slot(slot);
 	u64 polling = count(COUNT_POLLING);
-	struct cpu_ctx *c;
 
 	bpf_for(i, 0, looks) {
 		cpu = home + i;
 		if (cpu >= nr_cpu_ids)
 			cpu -= nr_cpu_ids;
-		c = cpu_ctx(cpu);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (polling && !c->kicked && polls(cpu))
+		if (polling && !cpu_ctx(cpu)->kicked && polls(cpu))
 			return cpu;
-		if (best < 0 && may_preempt(c, slot, vm, vtime, now))
+		if (best < 0 && may_preempt(cpu, slot, vtime, now))
 			best = cpu;
 		if (best >= 0 && !polling)
 			break;
@@ -413,8 +416,8 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 
 static s32 init_park_timer(void)
 {
-	u32 zero = 0;
-	struct park_timer *timer = bpf_map_lookup_elem(&park_timers, &zero);
+	u32 only = 0;
+	struct park_timer *timer = bpf_map_lookup_elem(&park_timers, &only);
 
 	return timer ? init_timer(timer, park_timers, unpark) : -ENOENT;
 }

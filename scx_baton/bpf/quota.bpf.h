@@ -38,33 +38,41 @@ static struct quota *quota_slot(u32 slot)
 	return &quotas[slot & (MAX_QUOTAS - 1)];
 }
 
-/* Begin the periods that have come since the last look; one of the pCPUs that see it does. */
-static void refill(struct quota *q, u64 now)
+/*
+ * Begin the periods that have come since the last look; one of the pCPUs that see it does. Not
+ * static: the verifier looks at such a function once.
+ */
+__noinline int refill(struct quota *q, u64 now)
 {
-	u64 end = q->period_end, periods;
+	u64 end, periods;
 	s64 left, add;
 
+	if (!q)
+		return 0;
+	end = q->period_end;
 	periods = quota_periods(q, now);
 	if (!periods ||
 	    __sync_val_compare_and_swap(&q->period_end, end, end + periods * q->period_ns) != end)
-		return;
+		return 0;
 	add = quota_refills(q, q->left, periods);
 	left = __sync_fetch_and_add(&q->left, add) + add;
 	if (left > quota_full(q))
 		__sync_val_compare_and_swap(&q->left, left, quota_full(q));
+	return 0;
 }
 
-/* For tasks that have quotas above them. Not static: the verifier looks at such a function once. */
+/* For tasks that have quotas above them. Not static, as above. */
 __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
 {
 	u64 until = 0, release;
 	struct quota *q;
-	u32 i;
+	u32 i, nr;
 
 	if (!t)
 		return 0;
-	for (i = 0; i < MAX_QUOTA_LEVELS && t->quotas[i]; i++) {
-		q = quota_slot(t->quotas[i]);
+	nr = t->nr_quotas;
+	bpf_for(i, 0, nr) {
+		q = quota_slot(t->quotas[i & (MAX_QUOTA_LEVELS - 1)]);
 		if (!q->quota_ns)
 			continue;
 		refill(q, now);
@@ -78,36 +86,41 @@ __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
 /* Until when the cgroups above @t do not let it run, ns; 0: it may. */
 static u64 throttled_until(const struct task_ctx *t, u64 now)
 {
-	return t->quotas[0] ? quotas_release(t, now) : 0;
+	return t->nr_quotas ? quotas_release(t, now) : 0;
 }
 
-static void charge_quotas(const struct task_ctx *t, u64 ran)
+/* A task has run that has quotas above it. Not static, as above. */
+__noinline int quotas_charge(const struct task_ctx *t, u64 ran)
 {
 	struct quota *q;
+	u32 i, nr;
 	s64 left;
-	u32 i;
 
-	for (i = 0; i < MAX_QUOTA_LEVELS && t->quotas[i]; i++) {
-		q = quota_slot(t->quotas[i]);
+	if (!t)
+		return 0;
+	nr = t->nr_quotas;
+	bpf_for(i, 0, nr) {
+		q = quota_slot(t->quotas[i & (MAX_QUOTA_LEVELS - 1)]);
 		if (!q->quota_ns)
 			continue;
 		left = __sync_fetch_and_sub(&q->left, ran) - ran;
 		if (left < quota_floor(q))
 			__sync_val_compare_and_swap(&q->left, left, quota_floor(q));
 	}
+	return 0;
 }
 
 /* The timer is to look again at @release. */
 static void look_again(u64 release, u64 now)
 {
-	u32 zero = 0;
+	u32 only = 0;
 	struct park_timer *timer;
 	u64 armed = parked_until;
 
 	if (armed && !vtime_before(release, armed))
 		return;
 	parked_until = release;
-	timer = bpf_map_lookup_elem(&park_timers, &zero);
+	timer = bpf_map_lookup_elem(&park_timers, &only);
 	if (timer)
 		bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
 }

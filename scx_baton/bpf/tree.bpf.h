@@ -61,26 +61,58 @@ static bool has_core_cookie(struct task_struct *p)
 	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
 }
 
-/* An epoch has begun since the last look: one of the pCPUs that see it comes here in time. */
-static void begin_epoch(struct cgrp_ctx *c, u64 epoch)
+/*
+ * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. Not
+ * static: the verifier looks at such a function once, not once for each way to its call.
+ */
+__noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 {
-	u64 was = c->epoch, sum, wants;
+	u64 was, sum, wants;
 
+	if (!c)
+		return 0;
+	was = c->epoch;
 	if (was == epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
-		return;
+		return 0;
 	sum = __sync_lock_test_and_set(&c->sum, 0);
 	wants = __sync_lock_test_and_set(&c->wants, 0);
 	c->sum_before = was + 1 == epoch ? sum : 0;
 	c->wants_before = was + 1 == epoch ? wants : 0;
+	return 0;
 }
 
-/* A child of @c wanted the CPU for so long. */
-static void count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
+/* A child of @c wanted the CPU for so long. Not static, as above. */
+__noinline int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
 {
+	if (!c)
+		return 0;
 	if (wants > EPOCH_NS)
 		wants = EPOCH_NS;
 	__sync_fetch_and_add(&c->sum, weight * wants);
 	__sync_fetch_and_add(&c->wants, wants);
+	return 0;
+}
+
+/* @c counts among the children of @parent, once an epoch. Not static, as above. */
+__noinline int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch)
+{
+	if (!parent || !c || c->counted == epoch)
+		return 0;
+	c->counted = epoch;
+	return count_child(parent, c->weight, c->wants_before);
+}
+
+/* @t is below a cgroup with the quota in slot @quota; false: it is below too many. As above. */
+__noinline int note_quota(struct task_ctx *t, u32 quota)
+{
+	u32 nr;
+
+	if (!t || t->nr_quotas >= MAX_QUOTA_LEVELS)
+		return false;
+	nr = t->nr_quotas;
+	t->quotas[nr & (MAX_QUOTA_LEVELS - 1)] = quota;
+	t->nr_quotas = nr + 1;
+	return true;
 }
 
 /* The cpu.weight of @cgrp changes: at once also in what its siblings are measured against. */
@@ -151,7 +183,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	struct cgroup *cgrp = scx_bpf_task_cgroup(p), *above;
 	struct cgrp_ctx *c, *parent = NULL;
 	bool first = vm && !vm->levels;
-	u32 nr = 0, weight = p->scx.weight;
+	u32 weight = p->scx.weight;
 	u64 epoch = now >> EPOCH_SHIFT;
 	int level;
 
@@ -170,16 +202,11 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 			begin_epoch(c, epoch);
 			if (parent) {
 				*share = share_of(*share, parent, c->weight);
-				if (c->counted != epoch) {
-					c->counted = epoch;
-					count_child(parent, c->weight, c->wants_before);
-				}
+				count_cgroup(parent, c, epoch);
 			}
 			parent = c;
 		}
-		if (c && c->quota && nr < MAX_QUOTA_LEVELS)
-			t->quotas[nr++] = c->quota;
-		else if (c && c->quota)
+		if (c && c->quota && !note_quota(t, c->quota))
 			scx_bpf_exit(EXIT_CPU_MAX,
 				     "%s[%d] is below more than %d cgroups with cpu.max set",
 				     p->comm, p->pid, MAX_QUOTA_LEVELS);
@@ -202,22 +229,19 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 }
 
 /*
- * What @p weighs, and what its VM does, from @now on. Not static: the verifier looks at such a
- * function once, not once for each way to its call.
+ * What @p weighs, and what its VM does, from @now on. Not static, as above.
  */
 __noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 {
 	u64 epoch = now >> EPOCH_SHIFT, share = TREE_ALL, inner = p->scx.weight, weight;
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm;
-	u32 i;
 
 	if (!t)
 		return 0;
 	vm = vm_of(t);
 	t->weight_gen = gen;
-	for (i = 0; i < MAX_QUOTA_LEVELS; i++)
-		t->quotas[i] = 0;
+	t->nr_quotas = 0;
 	begin_epoch(&everybody, epoch);
 	walk_tree(p, t, vm, now, &share, &inner);
 	weight = tree_weight(share, everybody.wants_before >> EPOCH_SHIFT);
