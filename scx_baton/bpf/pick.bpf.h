@@ -74,7 +74,7 @@ static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
 
 /* Of the vCPUs of a VM that wait, which ones are looked at, one pass after the other. */
 enum pass {
-	PASS_CACHED, /* ran here last: their state is in this pCPU's caches and VMCS */
+	PASS_CACHED, /* 0; ran here last: their state is in this pCPU's caches and VMCS */
 	PASS_ANY,
 	PASS_KEPT_OUT, /* spinners, too, that wait for somebody else to run */
 	NR_PASSES,
@@ -133,7 +133,7 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 
 	if (!vm || vm->nr_queued <= 0)
 		return false;
-	for (pass = PASS_CACHED; pass < NR_PASSES; pass++) {
+	for (pass = zero; pass < NR_PASSES; pass++) {
 		if (!dispatch_pass(slot, cpu, pass, visits, now))
 			continue;
 		/* The one that was found counts as queued until it runs. */

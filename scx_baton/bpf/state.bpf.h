@@ -62,8 +62,8 @@ struct {
 } stats SEC(".maps");
 
 /*
- * 0, which the verifier does not know: a counter that begins with it is one state in a loop, not
- * one for each of its values.
+ * 0, which neither the compiler nor the verifier knows: a loop whose counter begins with it is not
+ * unrolled, and its counter is one state, not one for each of its values.
  */
 static volatile u32 zero;
 

@@ -103,7 +103,7 @@ static u32 choose(const struct task_ctx *t, s32 *pid, s32 cpu)
 	u64 owing;
 	u32 i;
 
-	for (i = 0; i < NR_YIELD_REASONS; i++) {
+	for (i = zero; i < NR_YIELD_REASONS; i++) {
 		if (yield_policy[i] == YIELD_KVM)
 			return YIELD_KVM;
 		if (yield_policy[i] != YIELD_IPI)
