@@ -26,8 +26,8 @@ TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
 RUSTFMT = rustfmt --edition 2024
 GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
-C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/tests/*.c sim/shim/*.c sim/shim/include/*.h \
-	sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
+C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests/*.c \
+	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean
@@ -124,13 +124,16 @@ bench-halt-poll: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench mixtures
 
 # Instructions between an event and the task that runs by it, counted on the exact host, under the
-# kernel's scheduler, a public one and scx_baton. The public one takes minutes to install, once.
+# kernel's scheduler, a sched_ext scheduler that does nothing, a public one and scx_baton. The public
+# one takes minutes to install, once.
 PEERS = $(abspath $(TARGET_DIR))/peers
 bench-callbacks: build
 	@echo "installing scx_bpfland"
 	@BPF_CLANG=$(abspath tools/clang) $(CARGO) install --quiet --root $(PEERS) scx_bpfland
+	@$(CARGO) build --release --quiet -p scx_baton --example scx_empty
 	@echo "counting instructions on the exact host (10 minutes)"
-	@$(CARGO) bench --quiet -p baton --bench callbacks -- --peer $(PEERS)/bin/scx_bpfland \
+	@$(CARGO) bench --quiet -p baton --bench callbacks -- \
+		--peer $(abspath $(TARGET_DIR))/release/examples/scx_empty --peer $(PEERS)/bin/scx_bpfland \
 		$(if $(JSON),--json $(abspath $(JSON)))
 
 # Two builds in different directories give the same image: takes a second build of everything.

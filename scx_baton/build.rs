@@ -9,6 +9,9 @@ fn main() {
     scx_cargo::BpfBuilder::new()
         .and_then(|mut b| b.enable_skel("bpf/kvm.bpf.c", "kvm").build())
         .expect("building bpf/kvm.bpf.c");
+    scx_cargo::BpfBuilder::new()
+        .and_then(|mut b| b.enable_skel("examples/empty.bpf.c", "empty").build())
+        .expect("building examples/empty.bpf.c");
 
     // policy.h as native code, for the unit tests.
     println!("cargo::rerun-if-changed=bpf/policy.h");
