@@ -15,13 +15,14 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 {
 	if (vm && t->queued_vm == t->vm)
 		return;
-	if (!vm && !t->queued_at)
-		count_add(COUNT_HOST, 1);
+	leave_host(t);
 	t->queued_at = now;
+	if (!vm) {
+		join_host(t, scx_bpf_task_cpu(p), is_bound(p));
+		return;
+	}
 	if (is_bound(p) && !t->queued_cpu)
 		join_bound(t, vm, scx_bpf_task_cpu(p));
-	if (!vm)
-		return;
 	t->queued_busy = vm_busy(vm, now);
 	count_add(COUNT_WAITING, 1);
 	t->queued_vm = t->vm;
@@ -41,14 +42,13 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 	vm = vm_slot(t->queued_vm);
 	t->queued_at = 0;
 	t->queued_vm = NO_VM;
-	if (t->queued_cpu)
-		leave_bound(t, vm);
+	leave_host(t);
 	if (!vm) {
-		if (since)
-			count_add(COUNT_HOST, -1);
 		t->wants += waited;
 		return 0;
 	}
+	if (t->queued_cpu)
+		leave_bound(t, vm);
 	note_wait(waited);
 	busy = vm_busy(vm, now) - t->queued_busy;
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
@@ -158,9 +158,9 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 }
 
 /* A sleeper comes back: what it may keep of the time that it did not use is limited. */
-static void wake(struct task_ctx *t, struct vm_ctx *vm)
+static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
-	t->woken_at = scx_bpf_now();
+	t->woken_at = now;
 	if (!vm) {
 		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
 		return;

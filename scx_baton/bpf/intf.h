@@ -145,7 +145,8 @@ struct task_ctx {
 	u32 nr_quotas;
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
-	u32 queued_cpu; /* one past the only pCPU where it may run, while it waits there; or 0 */
+	u32 queued_cpu; /* a vCPU that waits for one pCPU alone: one past that; else 0 */
+	u32 queued_host; /* a host task that waits: one past its place in host_waits; else 0 */
 	u32 run_vm; /* for whom it was started */
 	u32 weight; /* as a VM's; a vCPU: inside its VM */
 	s32 last_cpu;
@@ -168,9 +169,6 @@ enum boost {
 enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
-	COUNT_BOUND, /* of them, those that may run on one pCPU alone */
-	COUNT_HOST, /* host tasks that wait */
-	COUNT_BOUND_HOST, /* of them, those that may run on one pCPU alone */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	NR_COUNTS,

@@ -17,15 +17,17 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm;
 	s32 cpu;
+	u64 now;
 
-	if (!t || throttled_until(t, scx_bpf_now()))
+	if (!t || (t->nr_quotas && throttled_until(t, scx_bpf_now())))
 		return prev_cpu;
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)
 		return prev_cpu;
+	now = scx_bpf_now();
 	vm = vm_now(t);
-	wake(t, vm);
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, idle_slice(vm, scx_bpf_now()), 0);
+	wake(t, vm, now);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, idle_slice(vm, now), 0);
 	return cpu;
 }
 
@@ -45,15 +47,16 @@ void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
 }
 
 /*
- * @p runs on @c from now on, for its VM or as a host task. A thread can become a vCPU, or one
+ * @p runs on @cpu from now on, for its VM or as a host task. A thread can become a vCPU, or one
  * of another VM, while it runs. @picked: for a reason of its own, not on a slice given away.
  */
-static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, bool picked)
+static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool picked)
 {
+	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_of(t);
 
 	/* Not only where tasks queue: on an idle pCPU they never do. */
-	refresh_weight(p, t, vm);
+	refresh_weight(p, t, vm, t->run_at);
 	if (!vm) {
 		t->run_vm = NO_VM;
 		c->host_vtime = t->vtime;
@@ -61,7 +64,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *
 		return;
 	}
 	t->run_vm = t->vm;
-	settle(t->vm, t->vcpu_id, scx_bpf_task_cpu(p), true, t->run_at);
+	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
 	if (c->vm != t->vm)
 		c->mixed_at = t->run_at;
 	c->vm = t->vm;
@@ -153,7 +156,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 			c->since = t->run_at;
 		c->donates_until = t->run_at + p->scx.slice;
 	}
-	runs_for(p, t, c, picked);
+	runs_for(p, t, cpu, picked);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
@@ -167,26 +170,26 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 
 void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 {
-	struct cpu_ctx *c = cpu_ctx(scx_bpf_task_cpu(p));
+	s32 cpu = scx_bpf_task_cpu(p), claimed;
+	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_ctx *t = task_ctx(p);
 	u64 now = scx_bpf_now();
-	s32 claimed;
 
 	if (!t)
 		return;
-	charge(p, t, scx_bpf_task_cpu(p), now);
+	charge(p, t, cpu, now);
 	/* One that is never switched away would not hear of a new weight or quota. */
-	refresh_weight(p, t, vm_of(t));
+	refresh_weight(p, t, vm_of(t), now);
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
-		runs_no_more(t, scx_bpf_task_cpu(p));
-		runs_for(p, t, c, !t->boosted);
+		runs_no_more(t, cpu);
+		runs_for(p, t, cpu, !t->boosted);
 	}
 	if (throttled_until(t, now)) {
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}
 	if (smt_active && !t->leaves_for) {
-		claimed = claim_core(p, scx_bpf_task_cpu(p), now);
+		claimed = claim_core(p, cpu, now);
 		t->leaves_for = claimed < 0 ? 0 : claimed + 1;
 	}
 	if (t->leaves_for) {
@@ -197,7 +200,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	 * none. */
 	if (!t->run_vm || t->boosted == BOOST_VISIT || c->donor)
 		return;
-	if (overdue(scx_bpf_task_cpu(p), now)) {
+	if (count(COUNT_WAITING) && overdue(cpu, now)) {
 		c->kicked = 1;
 		scx_bpf_task_set_slice(p, 0);
 	}

@@ -146,10 +146,11 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 
 /*
  * A vCPU that has waited too long, of a VM that may well have had its share meanwhile. Those
- * furthest behind are the first in their VM's queue; a few are looked at each time.
+ * furthest behind are the first in their VM's queue; a few are looked at each time. @waiting: vCPUs
+ * that wait in all.
  * Not static, as above.
  */
-__noinline int dispatch_starved(s32 cpu, u64 now)
+__noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u32 i, slot, seen, end = vm_end(), walk = end - 1;
@@ -158,10 +159,6 @@ __noinline int dispatch_starved(s32 cpu, u64 now)
 	struct vm_ctx *vm;
 	bool moved = false;
 
-	u64 waiting = count(COUNT_WAITING);
-
-	if (!waiting)
-		return false;
 	if (walk > MAX_STARVED_WALK)
 		walk = MAX_STARVED_WALK;
 	bpf_for(i, 0, walk) {
@@ -202,7 +199,7 @@ __noinline int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 	if (!p)
 		return false;
 	t = task_ctx(p);
-	if (!t || t->queued_vm != slot || throttled_until(t, scx_bpf_now()))
+	if (!t || t->queued_vm != slot || (t->nr_quotas && throttled_until(t, scx_bpf_now())))
 		goto out;
 	t->boosted = why;
 	/*
@@ -351,8 +348,10 @@ __noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
 		park_heads(cpu, now);
 		park_heads(llc_dsq(cpu), now);
 	}
-	consider_queue(h, cpu);
-	consider_queue(h, llc_dsq(cpu));
+	if (host_waits_for(cpu))
+		consider_queue(h, cpu);
+	if (host_waits_near(cpu))
+		consider_queue(h, llc_dsq(cpu));
 	return 0;
 }
 
@@ -406,7 +405,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	struct vms_seen seen = {};
-	u64 now = scx_bpf_now(), other, slice, least;
+	u64 now = scx_bpf_now(), waiting = count(COUNT_WAITING), other, slice, least;
 	bool choice, goes_on, sibling_first, asked = c->kicked;
 	struct vm_ctx *vm;
 	s32 yielded;
@@ -417,11 +416,11 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (prev_t && vm_of(prev_t))
 		prev_vm = prev_t->vm;
 	yielded = c->boost_pid;
-	if (dispatch_given(cpu, asked, now))
+	if ((c->boost_pid || c->donor) && dispatch_given(cpu, asked, now))
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
-	if (dispatch_starved(cpu, now))
+	if (waiting && dispatch_starved(cpu, waiting, now))
 		return;
 
 	/* One that polls gives way to whoever asks. */
@@ -443,7 +442,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		host.seen = 1;
 	}
 	consider_host(&host, cpu, now);
-	slot = next_vm(NO_VM, prev_vm, cpu, now, &seen);
+	slot = waiting || prev_vm != NO_VM ? next_vm(NO_VM, prev_vm, cpu, now, &seen) : NO_VM;
 	least = seen.least;
 	/* Who sleeps now may have been here a moment ago. */
 	choice = host.seen + seen.nr > 1 || now - c->mixed_at < 2 * TURN_NS;

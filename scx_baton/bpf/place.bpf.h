@@ -429,9 +429,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 
 	t->boosted = BOOST_NONE;
-	refresh_weight(p, t, vm);
+	refresh_weight(p, t, vm, now);
 	if (enq_flags & SCX_ENQ_WAKEUP)
-		wake(t, vm);
+		wake(t, vm, now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);

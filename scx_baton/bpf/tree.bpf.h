@@ -262,9 +262,9 @@ __noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 }
 
 /* Once an epoch, and after a change in the tree. */
-static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm)
+static void refresh_weight(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
-	u64 now = scx_bpf_now(), gen = cgroup_gen + (now >> EPOCH_SHIFT);
+	u64 gen = cgroup_gen + (now >> EPOCH_SHIFT);
 
 	if (t->weight_gen != gen || (vm && vm->weight_gen != gen))
 		weigh(p, gen, now);

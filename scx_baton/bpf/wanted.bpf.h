@@ -40,23 +40,70 @@ struct bound_queue {
 #define MIXED_VMS (~0U)
 
 static struct bound_queue bound_queues[MAX_CPUS];
+static s64 nr_bound; /* in all of them */
+
+/*
+ * Host tasks that wait: for one pCPU alone, by pCPU, then the others, by LLC. The kernel counts
+ * them too, but looks for a queue in a hash table each time that it is asked, some 150
+ * instructions.
+ */
+static s32 host_waits[2 * MAX_CPUS];
+static s64 nr_bound_host; /* that wait for one pCPU alone */
 
 static inline struct bound_queue *bound_queue(s32 cpu)
 {
 	return &bound_queues[cpu & (MAX_CPUS - 1)];
 }
 
-/* @t, a vCPU of @vm or a host task (NULL), waits for @cpu alone. */
+static inline s32 *host_queue(u32 place)
+{
+	return &host_waits[place & (2 * MAX_CPUS - 1)];
+}
+
+/* Host tasks that wait for @cpu alone, and for any pCPU of its LLC. */
+static inline bool host_waits_for(s32 cpu)
+{
+	return *host_queue(cpu) > 0;
+}
+
+static inline bool host_waits_near(s32 cpu)
+{
+	return *host_queue(MAX_CPUS + cpu_llc[cpu & (MAX_CPUS - 1)]) > 0;
+}
+
+/* The host task @t, which last ran on @cpu, waits, if @bound for that pCPU alone. */
+static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
+{
+	u32 place = bound ? cpu : MAX_CPUS + cpu_llc[cpu & (MAX_CPUS - 1)];
+
+	t->queued_host = place + 1;
+	__sync_fetch_and_add(host_queue(place), 1);
+	if (bound)
+		__sync_fetch_and_add(&nr_bound_host, 1);
+}
+
+/* Two may come here at once: one of them counts. */
+static inline void leave_host(struct task_ctx *t)
+{
+	u32 place;
+
+	if (!t->queued_host)
+		return;
+	place = __sync_lock_test_and_set(&t->queued_host, 0);
+	if (!place--)
+		return;
+	__sync_fetch_and_sub(host_queue(place), 1);
+	if (place < MAX_CPUS)
+		__sync_fetch_and_sub(&nr_bound_host, 1);
+}
+
+/* @t, a vCPU of @vm, waits for @cpu alone. */
 static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
 {
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
-	if (!vm) {
-		count_add(COUNT_BOUND_HOST, 1);
-		return;
-	}
-	count_add(COUNT_BOUND, 1);
+	__sync_fetch_and_add(&nr_bound, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0)
 		b->vm = t->vm;
@@ -69,13 +116,9 @@ static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 	s32 cpu = t->queued_cpu - 1;
 
 	t->queued_cpu = 0;
-	if (!vm) {
-		count_add(COUNT_BOUND_HOST, -1);
-		return;
-	}
 	__sync_fetch_and_sub(&bound_queue(cpu)->nr, 1);
 	__sync_fetch_and_sub(&vm->nr_bound, 1);
-	count_add(COUNT_BOUND, -1);
+	__sync_fetch_and_sub(&nr_bound, 1);
 }
 
 /* Does a vCPU of @vm, which has @slot, wait that may run on @cpu? As far as that is counted. */
@@ -97,21 +140,19 @@ __noinline int is_wanted(s32 cpu, u32 slot, bool bound)
 	const struct bound_queue *b = bound_queue(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);
 	s64 others = count(COUNT_WAITING);
-	/* The kernel looks for a queue in a hash table: not where they are all empty. */
-	bool host = count(COUNT_HOST);
 
 	if (vm)
 		others -= vm->nr_queued;
 	if (bound) {
-		others -= count(COUNT_BOUND);
+		others -= nr_bound;
 		if (vm)
 			others += vm->nr_bound;
-		if ((b->nr > 0 && b->vm != slot) || (host && scx_bpf_dsq_nr_queued(cpu) > 0))
+		if ((b->nr > 0 && b->vm != slot) || host_waits_for(cpu))
 			return true;
-	} else if (count(COUNT_BOUND_HOST)) {
+	} else if (nr_bound_host > 0) {
 		return true;
 	}
-	return others > 0 || (host && scx_bpf_dsq_nr_queued(llc_dsq(cpu)) > 0);
+	return others > 0 || host_waits_near(cpu);
 }
 
 #endif /* BATON_WANTED_BPF_H */
