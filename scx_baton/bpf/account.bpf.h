@@ -16,31 +16,36 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 	if (vm && t->queued_vm == t->vm)
 		return;
 	leave_host(t);
-	t->queued_at = now;
 	if (!vm) {
 		join_host(t, scx_bpf_task_cpu(p), is_bound(p));
-		return;
+	} else {
+		if (is_bound(p) && !t->queued_cpu)
+			join_bound(t, vm, scx_bpf_task_cpu(p));
+		t->queued_busy = vm_busy(vm, now);
+		count_add(COUNT_WAITING, 1);
+		t->queued_vm = t->vm;
+		__sync_fetch_and_add(&vm->nr_queued, 1);
 	}
-	if (is_bound(p) && !t->queued_cpu)
-		join_bound(t, vm, scx_bpf_task_cpu(p));
-	t->queued_busy = vm_busy(vm, now);
-	count_add(COUNT_WAITING, 1);
-	t->queued_vm = t->vm;
-	__sync_fetch_and_add(&vm->nr_queued, 1);
+	/* Last: now it can leave. */
+	t->queued_at = now ?: 1;
 }
 
-/* It waits no longer. Not static: the verifier looks at such a function once. */
+/*
+ * It waits no longer. Two pCPUs may come here at once, one that runs it and one that has put it
+ * into the queue: one of them counts. Not static: the verifier looks at such a function once.
+ */
 __noinline int leave_queue(struct task_ctx *t, u64 now)
 {
 	u64 since, waited, busy;
 	struct vm_ctx *vm;
 
-	if (!t)
+	if (!t || !t->queued_at)
 		return 0;
-	since = t->queued_at;
-	waited = since && vtime_before(since, now) ? now - since : 0;
+	since = __sync_lock_test_and_set(&t->queued_at, 0);
+	if (!since)
+		return 0;
+	waited = vtime_before(since, now) ? now - since : 0;
 	vm = vm_slot(t->queued_vm);
-	t->queued_at = 0;
 	t->queued_vm = NO_VM;
 	leave_host(t);
 	if (!vm) {

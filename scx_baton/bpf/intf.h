@@ -132,7 +132,7 @@ struct task_ctx {
 	u64 vm_gen; /* generation of the slot that @vm means */
 	u64 weight_gen;
 	u64 wants; /* ns for which a host task ran or waited, in this epoch */
-	u64 queued_at; /* ns; since when it waits */
+	u64 queued_at; /* ns; since when it waits; 0: it does not */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */

@@ -19,8 +19,8 @@ char _license[] SEC("license") = "GPL";
 static u32 vm_claim_slot(u64 kvm)
 {
 	struct vm_ctx *vm;
-	u32 which = COUNT_SLOTS_END, slot;
-	u64 *end;
+	u32 which = COUNT_SLOTS_END, slot, tries;
+	u64 *end, was;
 
 	bpf_for(slot, 1, MAX_VMS + 1) {
 		vm = vm_slot(slot);
@@ -38,11 +38,12 @@ static u32 vm_claim_slot(u64 kvm)
 		vm->weight = WEIGHT_AVERAGE;
 		vm->tgid = bpf_get_current_task_btf()->tgid;
 		end = bpf_map_lookup_elem(&counts, &which);
-		/* Two VMs may come at once; the larger end must stay. */
-		if (end && *end < slot + 1)
-			*end = slot + 1;
-		if (end && *end < slot + 1)
-			*end = slot + 1;
+		/* VMs may come at once: the largest end stays. */
+		bpf_for(tries, 0, MAX_VMS) {
+			was = end ? *end : slot + 1;
+			if (was > slot || __sync_bool_compare_and_swap(end, was, slot + 1))
+				break;
+		}
 		return slot;
 	}
 	return NO_VM;

@@ -450,7 +450,9 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (slot == NO_VM) {
 		if (!host.found) {
-			steal_host_task(cpu);
+			/* Known as it is loaded: one LLC is no loop. */
+			if (nr_llcs > 1)
+				steal_host_task(cpu);
 			return;
 		}
 		if (choice)

@@ -121,8 +121,14 @@ static void look_again(u64 release, u64 now)
 		return;
 	parked_until = release;
 	timer = bpf_map_lookup_elem(&park_timers, &only);
-	if (timer)
-		bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
+	if (!timer)
+		return;
+	bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
+	/* Another pCPU may have set it to an earlier time in between, which this one was to
+	 * replace. */
+	armed = parked_until;
+	if (armed && vtime_before(armed, release))
+		bpf_timer_start(&timer->timer, vtime_before(now, armed) ? armed - now : 1, 0);
 }
 
 /* A cgroup's quota in µs as the kernel gives it, ~0: none; *@quota is its slot, 0: none. */

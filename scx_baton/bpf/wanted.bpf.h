@@ -82,16 +82,13 @@ static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 		__sync_fetch_and_add(&nr_bound_host, 1);
 }
 
-/* Two may come here at once: one of them counts. */
 static inline void leave_host(struct task_ctx *t)
 {
-	u32 place;
+	u32 place = t->queued_host - 1;
 
 	if (!t->queued_host)
 		return;
-	place = __sync_lock_test_and_set(&t->queued_host, 0);
-	if (!place--)
-		return;
+	t->queued_host = 0;
 	__sync_fetch_and_sub(host_queue(place), 1);
 	if (place < MAX_CPUS)
 		__sync_fetch_and_sub(&nr_bound_host, 1);
