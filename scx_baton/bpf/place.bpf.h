@@ -309,7 +309,7 @@ static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct v
 /*
  * @vm begins a turn and has @want more vCPUs in its queue: take back the pCPUs of VMs whose
  * turn is over too, so that the siblings start together. A turn that still runs is left
- * alone, so nobody pays for the gang.
+ * alone, so nobody pays for the gang, and a pCPU where none of the siblings may run, too.
  */
 static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu, u64 now)
 {
@@ -321,7 +321,7 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu,
 	bpf_for(cpu, 0, nr_cpu_ids) {
 		c = cpu_ctx(cpu);
 		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU ||
-		    !vm_takes(c, slot, vm, now))
+		    !waits_here(vm, slot, cpu) || !vm_takes(c, slot, vm, now))
 			continue;
 		preempt(cpu);
 		if (--want <= 0)
