@@ -43,7 +43,7 @@ const HELP: &str = "\
 Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains \
 the columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
 
-Needs root, but for --version, --help-stats and --monitor. While it runs it schedules the whole \
+Needs root, but for --version and --help-stats. While it runs it schedules the whole \
 host; with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor \
 --restore' does if it was killed). Nothing else is changed, and nothing stays.
 
