@@ -27,7 +27,8 @@ RUSTFMT = rustfmt --edition 2024
 GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests/*.c \
-	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c testbed/bochs/port.cc testbed/bochs/port.h)
+	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.bpf.c \
+	testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean
@@ -124,8 +125,8 @@ bench-halt-poll: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench mixtures
 
 # Instructions between an event and the task that runs by it, counted on the exact host, under the
-# kernel's scheduler, a sched_ext scheduler that does nothing, a public one and scx_baton. The public
-# one takes minutes to install, once.
+# kernel's scheduler, a sched_ext scheduler that does nothing, a public one and scx_baton. The
+# public one takes minutes to install, once.
 PEERS = $(abspath $(TARGET_DIR))/peers
 bench-callbacks: build
 	@echo "installing scx_bpfland"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The least that a sched_ext scheduler can do: every callback that scx_baton has, and nothing in
- * them. Who wakes runs on an idle pCPU or preempts the one where it ran last. What an event costs
- * under it is sched_ext's own; `make bench-callbacks` counts it. Not fair, and not for a host.
+ * The least that a sched_ext scheduler can do: the callbacks of scx_baton that wake-ups, switches,
+ * ticks and yields call, and next to nothing in them. Who wakes runs on an idle pCPU or preempts
+ * the one where it ran last. What an event costs under it is sched_ext's own; `make
+ * bench-callbacks` counts it. Not fair, and not for a host.
  */
 #include <scx/common.bpf.h>
 
