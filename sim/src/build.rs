@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::fair::{Fair, Kind};
 use crate::guest::{GuestTask, TaskState, Vm};
 use crate::keys::{did_you_mean, wrong};
-use crate::machine::{Cpu, CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scenario::{Scenario, VmSpec};
 use crate::scx::{self, Group, Scx};
 use crate::sim::{HostThread, Setup, Sim};
@@ -59,51 +59,35 @@ impl Scenario {
     pub fn build(&self) -> Result<Sim> {
         let host = self.host()?;
         let kvm = self.kvm(&host)?;
-        let per_socket = host.cores * host.threads;
         let pcpus = self.pcpus(&host)?;
-        let cpus = (0..pcpus)
-            .map(|cpu| {
-                let sibling = if host.threads == 2 { cpu ^ 1 } else { NONE };
-                let socket = cpu / per_socket;
-                Cpu {
-                    curr: NONE,
-                    online: true,
-                    resched: false,
-                    sibling: if sibling < pcpus { sibling } else { NONE },
-                    llc: socket,
-                }
-            })
-            .collect();
+        let cpus = host.cpus(pcpus);
         let mut machine = Machine {
             now: 0,
-            cpus,
+            cpus: cpus.clone(),
             tasks: Vec::new(),
             online: CpuSet::all(pcpus as usize),
             tick_ns: 1_000_000_000 / u64::from(host.hz),
             to_resched: Vec::new(),
         };
-        let task = |vm, cpu: u32, weight, only: Option<u32>| {
-            let allowed = match only {
-                None => CpuSet::all(pcpus as usize),
-                Some(cpu) => {
-                    let mut one = CpuSet::empty(pcpus as usize);
-                    one.insert(cpu);
-                    one
-                }
-            };
-            Task {
-                state: State::Blocked,
-                cpu: cpu % pcpus,
-                allowed,
-                weight,
-                vm,
-                group: None,
-                kernel: false,
-                ran: 0,
-                since: 0,
-                waited: 0,
-                longest_wait: 0,
-            }
+        let only = |cpu: u32| {
+            let mut one = CpuSet::empty(pcpus as usize);
+            one.insert(cpu);
+            one
+        };
+        let task = |vm, cpu: u32, allowed: CpuSet| Task {
+            state: State::Blocked,
+            cpu: cpu % pcpus,
+            allowed,
+            weight: 100,
+            vm,
+            ran_on: NONE,
+            moved_at: 0,
+            group: None,
+            kernel: false,
+            ran: 0,
+            since: 0,
+            waited: 0,
+            longest_wait: 0,
         };
         let (mut vms, mut groups) = (Vec::new(), Vec::new());
         let n: usize = self.vms.iter().map(|vm| vm.count as usize).sum();
@@ -114,14 +98,16 @@ impl Scenario {
         let all = self.cgroups.len();
         for spec in &self.vms {
             let parent = find(&spec.cgroup, all)?;
-            for _ in 0..spec.count {
+            for number in 0..spec.count {
                 let first = machine.tasks.len() as u32;
                 let vm = spec.vm(first)?;
                 let group = if spec.own_cgroup { Some(vms.len()) } else { parent };
+                let allowed = self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?;
                 for vcpu in 0..spec.vcpus {
-                    let pin = spec.pin.then_some(vcpu % pcpus);
+                    let pinned = allowed.iter().nth((vcpu % allowed.len()) as usize);
+                    let at = pinned.filter(|_| spec.pin).map_or(allowed.clone(), only);
                     // In the order in which they are made, as a host of its own would place them.
-                    let vcpu = task(vms.len() as u32, first + vcpu, 100, pin);
+                    let vcpu = task(vms.len() as u32, first + vcpu, at);
                     machine.tasks.push(Task { group: group.map(|group| group as u32), ..vcpu });
                 }
                 vms.push(vm);
@@ -134,11 +120,20 @@ impl Scenario {
         }
         let mut threads = Vec::new();
         for spec in &self.threads {
-            for _ in 0..spec.count {
-                let cpu = machine.tasks.len() as u32;
-                let group = find(&spec.cgroup, all)?.map(|group| group as u32);
-                let thread = task(NONE, spec.cpu.unwrap_or(cpu), 100, spec.cpu);
-                machine.tasks.push(Task { group, ..thread });
+            let parent = find(&spec.cgroup, all)?;
+            for number in 0..spec.count {
+                let mut group = parent;
+                if spec.own_cgroup {
+                    group = Some(groups.len());
+                    groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+                }
+                let allowed = match spec.cpu {
+                    Some(cpu) => only(cpu),
+                    None => self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?,
+                };
+                let at = spec.cpu.unwrap_or(machine.tasks.len() as u32);
+                let thread = task(NONE, at, allowed);
+                machine.tasks.push(Task { group: group.map(|group| group as u32), ..thread });
                 let ns = |us: f64| (us * 1e3) as Ns;
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }
@@ -146,7 +141,7 @@ impl Scenario {
         if let Some(noise) = &host.noise {
             let ns = |us: f64| (us * 1e3) as Ns;
             for cpu in 0..pcpus {
-                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, 100, Some(cpu)) });
+                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, only(cpu)) });
                 threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
             }
         }

@@ -11,6 +11,7 @@ use crate::kvm::HaltPoll;
 use crate::machine::{Ns, Quota};
 use crate::scenario::{FaultSpec, Scenario, VmSpec};
 use crate::sim::Fault;
+use crate::topology::{Siblings, Where};
 use crate::workload::Program;
 
 fn time(ns: Ns) -> String {
@@ -44,7 +45,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     if !scenario.about.is_empty() {
         let _ = writeln!(out, "{}\n", scenario.about);
     }
-    let all = host.sockets * host.cores * host.threads;
+    let all = host.all_pcpus();
     let _ = writeln!(
         out,
         "Machine: {}, {} sockets of {} cores, {} hyper-threads a core; {} pCPUs are used.",
@@ -53,6 +54,16 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         host.cores,
         host.threads,
         scenario.pcpus.unwrap_or(all)
+    );
+    let _ = writeln!(
+        out,
+        "  {} cores share a last-level cache; a socket is {}; hyper-threads of a core have numbers {}.",
+        host.cores_of_llc(),
+        if host.nodes == 1 { "one node".into() } else { format!("{} nodes", host.nodes) },
+        match host.siblings {
+            Siblings::Adjacent => "side by side",
+            Siblings::Split => "half of the host apart",
+        }
     );
     let c = scenario.costs(&host)?;
     let _ = writeln!(
@@ -65,6 +76,14 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         time(c.exit_ns),
         host.hz
     );
+    if c.move_ns != [0; 4] {
+        let [core, llc, node, far] = c.move_ns.map(time);
+        let _ = writeln!(
+            out,
+            "  To move takes a thread {core} within a core, {llc} within a last-level cache, {node} within \
+             a node, {far} to another one.",
+        );
+    }
     if let Some(noise) = &host.noise {
         let us = |us: f64| time((us * 1e3) as Ns);
         let (run, sleep) = (us(noise.run_us), us(noise.sleep_us));
@@ -115,7 +134,8 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         let parent = cgroup.parent.as_deref().unwrap_or("the root");
         let quota = quota_in_words(cgroup.cpu_max);
         let (name, weight) = (&cgroup.name, cgroup.weight);
-        let _ = writeln!(out, "Cgroup {name}, in {parent}: weight {weight}{quota}.");
+        let at = place_in_words(&cgroup.cpus);
+        let _ = writeln!(out, "Cgroup {name}, in {parent}: weight {weight}{quota}{at}.");
     }
     let mut first = 0;
     for vm in &scenario.vms {
@@ -129,11 +149,21 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
             us => format!("and sleeps {}", time((us * 1e3) as Ns)),
         };
         let run = time((spec.run_us * 1e3) as Ns);
-        let at = spec.cpu.map_or(String::new(), |cpu| format!(", on pCPU {cpu} alone"));
+        let at = spec.cpu.map_or_else(
+            || place_in_words(&spec.cpus),
+            |cpu| format!(", on pCPU {cpu} alone"),
+        );
         let group =
             spec.cgroup.as_ref().map_or(String::new(), |name| format!(", in cgroup {name}"));
+        let own = match spec.own_cgroup {
+            true => {
+                let quota = quota_in_words(spec.cpu_max);
+                format!(", each in one of its own: weight {}{quota}", spec.weight)
+            }
+            false => String::new(),
+        };
         let numbers = numbered("host thread", thread, spec.count);
-        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{at}{group}.");
+        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{at}{group}{own}.");
         thread += spec.count;
     }
     if !scenario.faults.is_empty() {
@@ -178,6 +208,15 @@ fn quota_in_words(quota: Option<Quota>) -> String {
         time(quota_us * 1000),
         time(period_us * 1000)
     )
+}
+
+fn place_in_words(at: &Option<Where>) -> String {
+    match at.as_ref().map(|at| at.0.as_str()) {
+        None => String::new(),
+        Some("llc") => ", each on the pCPUs of the next last-level cache".into(),
+        Some("node") => ", each on the pCPUs of the next node".into(),
+        Some(list) => format!(", on pCPUs {list} alone"),
+    }
 }
 
 fn fault_in_words(fault: &Fault, spec: &FaultSpec) -> String {
@@ -263,7 +302,8 @@ fn vm_in_words(vm: &VmSpec, first: u32) -> Result<String> {
         "{}: {} vCPUs{}{slots}, weight {}{}{group};{what}{scale} {} locks{}.\n{}",
         numbered("VM", first, vm.count),
         vm.vcpus,
-        if vm.pin { ", vCPU i on pCPU i alone (counted round)" } else { "" },
+        place_in_words(&vm.cpus)
+            + if vm.pin { ", vCPU i on pCPU i alone (of these, counted round)" } else { "" },
         vm.weight,
         quota_in_words(vm.cpu_max),
         kebab(g.lock),

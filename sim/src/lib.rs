@@ -21,6 +21,7 @@ mod scx;
 pub mod sim;
 pub mod slots;
 pub mod sweep;
+pub mod topology;
 pub mod trace;
 pub mod workload;
 

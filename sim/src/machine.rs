@@ -36,6 +36,11 @@ impl CpuSet {
         self.0.get(cpu as usize / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
     }
 
+    /// Keeps what is in the other one, too.
+    pub fn retain(&mut self, other: &CpuSet) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word &= other);
+    }
+
     pub fn len(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
@@ -100,6 +105,11 @@ pub struct Costs {
     /// an IPI, for which a guest there exits (`vmx_vcpu_load_vmcs()`). 0: not so, as on AMD.
     #[serde(default)]
     pub migrate_ns: Ns,
+    /// What caches cost a thread at most that starts on another pCPU than before: of its core, of its
+    /// last-level cache, of its node, of another node. One that ran for less since it moved last had
+    /// less in them, and pays as much as it ran.
+    #[serde(default)]
+    pub move_ns: [Ns; 4],
     /// What an interrupt costs a guest whose pCPU chooses again, and chooses the same thread.
     #[serde(default)]
     pub resched_ns: Ns,
@@ -191,6 +201,10 @@ pub struct Task {
     pub weight: u32,
     /// The VM whose vCPU it is, or [`NONE`].
     pub vm: u32,
+    /// Where it ran last, or [`NONE`]: not yet. A task in a queue may have another `cpu`.
+    pub ran_on: u32,
+    /// Its CPU time when it started there.
+    pub moved_at: Ns,
     /// Its cgroup, by its place; `None`: the root.
     pub group: Option<u32>,
     /// A thread of the kernel.
@@ -213,6 +227,7 @@ pub struct Cpu {
     /// The other hyper-thread of the core, or [`NONE`].
     pub sibling: u32,
     pub llc: u32,
+    pub node: u32,
 }
 
 /// The host, as its scheduler sees it.
@@ -233,6 +248,18 @@ impl Machine {
         if !at.resched && at.online {
             at.resched = true;
             self.to_resched.push(cpu);
+        }
+    }
+
+    /// What two pCPUs do not share: 0: one core, 1: only the last-level cache, 2: only the node, 3: none
+    /// of them.
+    pub fn distance(&self, from: u32, to: u32) -> usize {
+        let (a, b) = (&self.cpus[from as usize], &self.cpus[to as usize]);
+        match (from == to || a.sibling == to, a.llc == b.llc, a.node == b.node) {
+            (true, ..) => 0,
+            (_, true, _) => 1,
+            (_, _, true) => 2,
+            _ => 3,
         }
     }
 

@@ -42,6 +42,10 @@ pub struct VmOutcome {
     pub yields_per_s: f64,
     pub ipis_per_s: f64,
     pub halts_per_s: f64,
+    /// Starts of its vCPUs on another pCPU: of the same core, of the same last-level cache, of the same
+    /// node, of another node.
+    #[serde(default)]
+    pub moves_per_s: [f64; 4],
     /// Of all polls at HLT, those that an interrupt ended.
     pub polls_hit: Option<f64>,
     /// pCPUs that it spent polling at HLT, and spinning in the guest.
@@ -163,6 +167,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
                 yields_per_s: per_s(counts.yields),
                 ipis_per_s: per_s(counts.ipis),
                 halts_per_s: per_s(counts.halts),
+                moves_per_s: counts.moves.map(per_s),
                 polls_hit: (polls > 0).then(|| counts.polls_hit as f64 / polls as f64),
                 polling: share(counts.poll_ns),
                 spinning: share(counts.spin_ns),

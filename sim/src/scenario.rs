@@ -15,13 +15,14 @@ use crate::build;
 use crate::guest::{Features, Op};
 use crate::keys::{Change, Source, did_you_mean, ensure_key, inside, typed, wrong};
 use crate::kvm::{HaltPoll, Kvm};
-use crate::machine::{Costs, CpuSet, Ns, Quota};
+use crate::machine::{Costs, Cpu, CpuSet, Ns, Quota};
 use crate::program;
 use crate::sim::Fault;
+use crate::topology::{Siblings, Where};
 use crate::workload::{self, Program};
 
 /// Machines that come with the simulator, each with the sources of its figures.
-pub const MACHINES: [(&str, &str); 8] = [
+pub const MACHINES: [(&str, &str); 12] = [
     ("exact", include_str!("../machines/exact.toml")),
     ("testbed", include_str!("../machines/testbed.toml")),
     ("xeon-x7560", include_str!("../machines/xeon-x7560.toml")),
@@ -30,6 +31,10 @@ pub const MACHINES: [(&str, &str); 8] = [
     ("xeon-2014", include_str!("../machines/xeon-2014.toml")),
     ("cascade-lake-96", include_str!("../machines/cascade-lake-96.toml")),
     ("rome-192", include_str!("../machines/rome-192.toml")),
+    ("ryzen-16", include_str!("../machines/ryzen-16.toml")),
+    ("ice-lake-160", include_str!("../machines/ice-lake-160.toml")),
+    ("rome-256", include_str!("../machines/rome-256.toml")),
+    ("genoa-384", include_str!("../machines/genoa-384.toml")),
 ];
 
 /// What one may be at most: 4 × 1,024 vCPUs are simulated in docs, and sched_ext counts CPUs in 4,096
@@ -48,10 +53,17 @@ const TLB_LOCKS: u32 = 10_000;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Host {
     pub sockets: u32,
-    /// Of a socket; each socket has one last-level cache.
+    /// Of a socket.
     pub cores: u32,
     /// Of a core.
     pub threads: u32,
+    /// Cores that share a last-level cache; else all of a socket.
+    pub llc_cores: Option<u32>,
+    /// Of a socket.
+    #[serde(default = "one_u32")]
+    pub nodes: u32,
+    #[serde(default)]
+    pub siblings: Siblings,
     pub hz: u32,
     /// What the host's own kernel does on each of its pCPUs, if anything.
     pub noise: Option<Noise>,
@@ -126,6 +138,8 @@ pub struct CgroupSpec {
     pub cpu_max: Option<Quota>,
     /// The name of another one, above in the file; else it is below the root.
     pub parent: Option<String>,
+    /// Where what is in it may run (`cpuset.cpus`), and what is in cgroups below it.
+    pub cpus: Option<Where>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -156,7 +170,9 @@ pub struct VmSpec {
     pub programs: Vec<TaskSpec>,
     #[serde(default)]
     pub guest: Features,
-    /// vCPU i on pCPU i alone, counted round.
+    /// Where its vCPUs may run; each VM of this table has a number of its own, from 0 on.
+    pub cpus: Option<Where>,
+    /// vCPU i on pCPU i alone, of those in `cpus`, counted round.
     #[serde(default)]
     pub pin: bool,
     /// Memory slots, looked up at each exit; 0: the machine's costs have that in them.
@@ -185,7 +201,16 @@ pub struct ThreadSpec {
     #[serde(default)]
     pub sleep_us: f64,
     pub cpu: Option<u32>,
+    /// Where it may run; each thread of this table has a number of its own, from 0 on.
+    pub cpus: Option<Where>,
     pub cgroup: Option<String>,
+    /// Whether each has a cgroup of its own, in that of `cgroup`.
+    #[serde(default)]
+    pub own_cgroup: bool,
+    /// Of that cgroup.
+    #[serde(default = "weight")]
+    pub weight: u32,
+    pub cpu_max: Option<Quota>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -349,6 +374,7 @@ impl Scenario {
             let key = format!("thread.{place}.cpu");
             ensure_key!(cpu < pcpus, key, "there is no pCPU {cpu}; there are {pcpus}, from 0 on");
         }
+        self.check_places(&host.cpus(pcpus))?;
         let threads = self.threads.iter().map(|thread| u64::from(thread.count)).sum::<u64>();
         let noise = if host.noise.is_some() { u64::from(pcpus) } else { 0 };
         for place in 0..self.faults.len() {
@@ -380,6 +406,50 @@ impl Scenario {
         Ok(())
     }
 
+    /// Is there a pCPU for each?
+    fn check_places(&self, cpus: &[Cpu]) -> Result<()> {
+        for (place, spec) in self.cgroups.iter().enumerate() {
+            let key = format!("cgroup.{place}.cpus");
+            self.allowed(None, &Some(spec.name.clone()), 0, cpus).map_err(|why| wrong(key, why))?;
+        }
+        let (vms, threads) = (self.vms.iter().enumerate(), self.threads.iter().enumerate());
+        let vms = vms.map(|(place, vm)| (format!("vm.{place}"), vm.count, &vm.cpus, &vm.cgroup));
+        let threads =
+            threads.map(|(place, t)| (format!("thread.{place}"), t.count, &t.cpus, &t.cgroup));
+        for (key, count, at, cgroup) in vms.chain(threads) {
+            for number in 0..count.min(cpus.len() as u32) {
+                self.allowed(at.as_ref(), cgroup, number, cpus)
+                    .map_err(|why| wrong(format!("{key}.cpus"), why))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where something may run that is in a cgroup.
+    ///
+    /// Errors: nowhere, or that is no list of pCPUs.
+    pub(crate) fn allowed(
+        &self,
+        at: Option<&Where>,
+        cgroup: &Option<String>,
+        number: u32,
+        cpus: &[Cpu],
+    ) -> Result<CpuSet> {
+        let mut set = CpuSet::all(cpus.len());
+        let mut above = self.cgroup(cgroup, self.cgroups.len())?;
+        let mut places: Vec<&Where> = at.into_iter().collect();
+        while let Some(place) = above {
+            let spec = &self.cgroups[place];
+            places.extend(&spec.cpus);
+            above = self.cgroup(&spec.parent, place)?;
+        }
+        for place in places {
+            set.retain(&place.of(number, cpus)?);
+        }
+        ensure!(!set.is_empty(), "it may run nowhere: its cgroup has none of these pCPUs");
+        Ok(set)
+    }
+
     /// The place of a cgroup among the first so many.
     pub(crate) fn cgroup(&self, name: &Option<String>, first: usize) -> Result<Option<usize>> {
         let Some(name) = name else { return Ok(None) };
@@ -389,7 +459,7 @@ impl Scenario {
 
     /// How many of the machine's pCPUs there are.
     pub fn pcpus(&self, host: &Host) -> Result<u32> {
-        let all = host.sockets * host.cores * host.threads;
+        let all = host.all_pcpus();
         let pcpus = self.pcpus.unwrap_or(all);
         ensure_key!(
             (1..=all).contains(&pcpus),
@@ -477,6 +547,9 @@ impl Scenario {
         for (place, vm) in self.vms.iter().enumerate() {
             note("vm", place, vm.weight != weight(), vm.cpu_max.is_some());
         }
+        for (place, thread) in self.threads.iter().enumerate() {
+            note("thread", place, thread.weight != weight(), thread.cpu_max.is_some());
+        }
         for (place, cgroup) in self.cgroups.iter().enumerate() {
             note("cgroup", place, cgroup.weight != weight(), cgroup.cpu_max.is_some());
         }
@@ -506,6 +579,11 @@ impl Host {
             "a machine of {cpus} pCPUs is impossible; at most {MOST_CPUS}"
         );
         ensure_key!((1..=2).contains(&self.threads), "threads", "of a core there are 1 or 2");
+        let cores = self.cores;
+        for (key, n) in [("llc-cores", self.cores_of_llc()), ("nodes", self.nodes)] {
+            let fine = n > 0 && cores.is_multiple_of(n);
+            ensure_key!(fine, key, "must divide the {cores} cores of a socket, not {n}");
+        }
         if let Some(noise) = &self.noise {
             for (key, us) in [("noise.run-us", noise.run_us), ("noise.sleep-us", noise.sleep_us)] {
                 ensure_key!(within(us, 1.0, 1e9), key, "must be from 1 to 10^9, not {us}");
@@ -577,6 +655,12 @@ impl ThreadSpec {
         ensure_key!(fine, "sleep-us", "must be from 0 to 10^9, not {sleep_us}");
         let fine = (1..=10_000).contains(&count);
         ensure_key!(fine, "count", "must be from 1 to 10,000, not {count}");
+        let at = self.cpu.is_none() || self.cpus.is_none();
+        ensure_key!(at, "cpus", "either cpu or cpus says where it may run");
+        check_weight(self.weight)?;
+        self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
+        let of_own = self.weight == weight() && self.cpu_max.is_none();
+        ensure_key!(of_own || self.own_cgroup, "own-cgroup", "weight and cpu-max need one");
         Ok(())
     }
 }
@@ -782,7 +866,7 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 18] = [
+pub const SCENARIOS: [(&str, &str); 20] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("file-server", include_str!("../scenarios/file-server.toml")),
@@ -801,6 +885,8 @@ pub const SCENARIOS: [(&str, &str); 18] = [
     ("scale-4x96", include_str!("../scenarios/scale-4x96.toml")),
     ("sizes", include_str!("../scenarios/sizes.toml")),
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
+    ("big-300", include_str!("../scenarios/big-300.toml")),
+    ("big-partitions", include_str!("../scenarios/big-partitions.toml")),
 ];
 
 /// Reads a scenario.

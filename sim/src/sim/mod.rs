@@ -64,8 +64,6 @@ struct Vcpu {
     /// The guest's task that it runs, or [`NONE`], and those that wait for it.
     task: u32,
     runq: VecDeque<u32>,
-    /// The pCPU that has its VMCS, or [`NONE`].
-    loaded_on: u32,
     locks_held: u32,
     /// Acknowledgements that it waits for.
     acks: u32,
@@ -163,6 +161,8 @@ pub struct Counts {
     pub polls_missed: u64,
     pub poll_ns: Ns,
     pub spin_ns: Ns,
+    /// Starts of its vCPUs on another pCPU than before, by [`Machine::distance`].
+    pub moves: [u64; 4],
     /// CPU time of its vCPUs, waiting time, and work, at the end of the warm-up.
     pub ran: Ns,
     pub waited: Ns,
@@ -246,7 +246,6 @@ impl Sim {
                     irqs: VecDeque::new(),
                     task: NONE,
                     runq: VecDeque::new(),
-                    loaded_on: NONE,
                     locks_held: 0,
                     acks: 0,
                     window: kvm.ple_window_ns,

@@ -159,6 +159,8 @@ impl Sim {
         t.state = State::Running;
         t.cpu = cpu;
         t.since = now;
+        let before = std::mem::replace(&mut t.ran_on, cpu);
+        let moves = self.moves(task, before, cpu);
         if let Some(trace) = &mut self.trace {
             trace.runs(now, cpu, task);
         }
@@ -171,8 +173,7 @@ impl Sim {
             let v = &mut self.vcpus[task as usize];
             v.preempted = false;
             v.window = window;
-            v.exits(self.costs.switch_ns);
-            let before = std::mem::replace(&mut v.loaded_on, cpu);
+            v.exits(self.costs.switch_ns + moves);
             self.clear_vmcs(task, before, cpu);
             self.is_ready(task, false);
             self.sched.vcpu_loaded(&mut self.m, cpu, task);
@@ -181,7 +182,8 @@ impl Sim {
             }
             self.leaves_halt(task);
         } else {
-            self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns;
+            self.threads[task as usize - self.vcpus.len()].work +=
+                self.costs.switch_ns + moves;
         }
         if was_idle && !self.ticking[cpu as usize] {
             self.ticking[cpu as usize] = true;
@@ -192,6 +194,21 @@ impl Sim {
             self.queue.push(next, Event::Tick(cpu));
         }
         self.begin(task);
+    }
+
+    /// What it costs a task that ran on one pCPU to start on another.
+    fn moves(&mut self, task: u32, before: u32, cpu: u32) -> Ns {
+        if before == NONE || before == cpu {
+            return 0;
+        }
+        let distance = self.m.distance(before, cpu);
+        if self.is_vcpu(task) {
+            let vm = self.vcpus[task as usize].vm;
+            self.counts[vm as usize].moves[distance] += 1;
+        }
+        let t = &mut self.m.tasks[task as usize];
+        let ran = t.ran - std::mem::replace(&mut t.moved_at, t.ran);
+        self.costs.move_ns[distance].min(ran)
     }
 
     /// A vCPU that ran on one pCPU is loaded on another.
