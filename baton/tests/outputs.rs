@@ -336,7 +336,7 @@ fn what_the_scheduler_ignores_of_cgroups_is_said() {
         String::from_utf8(run(dir.path(), &short("compare", &more)).stderr).unwrap()
     };
     assert_eq!(errors("vm.0.weight=300"), "scx_fifo ignores vm.0.weight\n");
-    let quotas = "eevdf ignores vm.0.cpu-max\nscx_fifo ignores vm.0.cpu-max\n";
+    let quotas = "scx_fifo ignores vm.0.cpu-max\n";
     assert_eq!(errors("vm.0.cpu-max={ quota-us = 100000 }"), quotas);
 }
 

@@ -30,7 +30,7 @@ pub fn is_source(name: &str) -> bool {
     name.ends_with(".bpf.c")
 }
 
-/// Whether a scheduler is the kernel's fair one: it knows no `cpu.max` here.
+/// Whether a scheduler is the kernel's fair one.
 pub fn is_fair(name: &str) -> bool {
     name.starts_with("cfs") || name.starts_with("eevdf")
 }
@@ -149,7 +149,7 @@ impl Scenario {
         let faults = (0..self.faults.len()).map(|place| self.fault(place, pcpus, tasks));
         let faults = faults.collect::<Result<Vec<_>>>()?;
         let fair = |kind, debooster| -> Box<dyn Scheduler> {
-            Box::new(Fair::new(kind, debooster, pcpus as usize, &groups))
+            Box::new(Fair::new(kind, debooster, &machine, &groups))
         };
         let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
             "cfs" => fair(Kind::Cfs, false),

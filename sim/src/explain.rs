@@ -91,10 +91,6 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     }
     let policy = scenario.yield_policy.as_ref().map(|all| format!(", yields: {}", all.join(", ")));
     let _ = writeln!(out, "Scheduler: {}{}.", scenario.scheduler, policy.unwrap_or_default());
-    let (_, quotas) = scenario.weights_and_quotas();
-    if build::is_fair(&scenario.scheduler) && !quotas.is_empty() {
-        let _ = writeln!(out, "  It ignores {}.", quotas.join(", "));
-    }
     let ple = if kvm.ple {
         let grow = match kvm.ple_grow {
             1 => "always".into(),
@@ -149,10 +145,9 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
             us => format!("and sleeps {}", time((us * 1e3) as Ns)),
         };
         let run = time((spec.run_us * 1e3) as Ns);
-        let at = spec.cpu.map_or_else(
-            || place_in_words(&spec.cpus),
-            |cpu| format!(", on pCPU {cpu} alone"),
-        );
+        let at = spec
+            .cpu
+            .map_or_else(|| place_in_words(&spec.cpus), |cpu| format!(", on pCPU {cpu} alone"));
         let group =
             spec.cgroup.as_ref().map_or(String::new(), |name| format!(", in cgroup {name}"));
         let own = match spec.own_cgroup {

@@ -801,3 +801,40 @@ fn what_moves_a_vcpu_costs_it_and_the_one_that_runs_where_it_was() {
     assert!(work(dear, false) < 0.99 * work(free, false));
     assert_eq!(work(dear, true), work(free, true));
 }
+
+/// EEVDF enforces `cpu.max`, of a cgroup above, too; the VM beside it gets what is left.
+#[test]
+fn eevdf_keeps_quotas() {
+    let text = "machine = \"xeon-8\"\npcpus = 2\nseconds = 2.0\n\
+        [[cgroup]]\nname = \"lab\"\ncpu-max = { quota-us = 30000 }\n\
+        [[vm]]\nvcpus = 2\ncgroup = \"lab\"\nworkload = \"compute\"\n\
+        [[vm]]\nvcpus = 2\nworkload = \"compute\"\n";
+    let outcome = run(text);
+    let used = |vm: usize| outcome.vms[vm].used;
+    assert!((0.28..0.32).contains(&used(0)), "{}", outcome.table());
+    assert!(used(1) > 1.65, "{}", outcome.table());
+    let lifted = run(&format!(
+        "{text}[[fault]]\nat-ms = 1200.0\nvm = 1\ncpu-max = {{ quota-us = 50000 }}\n"
+    ));
+    assert!((1.0..1.2).contains(&lifted.vms[1].used), "{}", lifted.table());
+}
+
+/// On two last-level caches a VM that fits into one stays there under EEVDF, and one that is bound to
+/// a cpuset never leaves it, under either scheduler.
+#[test]
+fn vms_stay_within_their_cpusets() {
+    for scheduler in ["eevdf", "scx_baton"] {
+        let text = format!(
+            "machine = \"ryzen-16\"\nscheduler = \"{scheduler}\"\nseconds = 0.5\n\
+             [[cgroup]]\nname = \"left\"\ncpus = \"0-3,8-11\"\n\
+             [[vm]]\ncount = 2\nvcpus = 8\ncgroup = \"left\"\nworkload = \"compute\"\n\
+             [[vm]]\nvcpus = 8\ncpus = \"4-7,12-15\"\nworkload = \"compute\"\n"
+        );
+        let outcome = run(&text);
+        for vm in &outcome.vms {
+            assert_eq!(vm.moves_per_s[2..], [0.0, 0.0], "{scheduler}: {:?}", vm.moves_per_s);
+        }
+        assert!(outcome.vms[2].used > 7.8, "{scheduler}: {}", outcome.table());
+        assert!(outcome.vms[0].used + outcome.vms[1].used > 7.8, "{}", outcome.table());
+    }
+}

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's fair scheduler, in two ages: CFS with its buddies (Linux 2.6.24 to 6.5) and EEVDF
 //! (6.6 on), both with an optional debooster. Cgroups are entities on each pCPU, as with
-//! CONFIG_FAIR_GROUP_SCHED; there is no `cpu.max`. Kernel functions are named where their rules are.
+//! CONFIG_FAIR_GROUP_SCHED, with `cpu.max`. Load is balanced within scheduling domains: last-level
+//! caches, nodes, the host. Kernel functions are named where their rules are.
 
+mod bandwidth;
 mod shares;
 mod timeline;
 
-use crate::machine::{Heeds, Machine, NONE, Ns, Scheduler, State};
+use crate::machine::{Heeds, Machine, NONE, Ns, Quota, Scheduler, State};
 use crate::scx::Group;
 use crate::scx::counters::FAIR_COUNTERS;
+use bandwidth::Bandwidth;
 use shares::Shares;
 pub use timeline::Kind;
 use timeline::{Entities, Entity, SCHED_LATENCY_NS, Timeline, WEIGHT, as_cgroup, cgroup_entity};
@@ -16,8 +19,11 @@ use timeline::{Entities, Entity, SCHED_LATENCY_NS, Timeline, WEIGHT, as_cgroup, 
 /// Scaled by 1 + log2 of the CPUs, as those of a timeline.
 const MIN_GRANULARITY_NS: Ns = 750_000;
 const NR_LATENCY: usize = 8;
-/// `load_balance()` of a busy pCPU, roughly: every so many ticks.
+/// `load_balance()` of a busy pCPU within its last-level cache, roughly: every so many ticks. In a
+/// larger domain as much less often as it has more pCPUs (`get_sd_balance_interval()`).
 const BALANCE_TICKS: u64 = 8;
+/// Scheduling domains of a pCPU, as [`Machine::distance`] has them: a last-level cache, a node, all.
+const DOMAINS: [usize; 3] = [1, 2, 3];
 
 /// One pCPU.
 #[derive(Clone, Debug)]
@@ -32,6 +38,7 @@ struct Runqueue {
 struct Cgroup {
     parent: Option<usize>,
     shares: Shares,
+    bandwidth: Option<Bandwidth>,
 }
 
 #[derive(Clone, Copy)]
@@ -53,18 +60,33 @@ pub struct Fair {
     tasks: Vec<Place>,
     rqs: Vec<Runqueue>,
     factor: u64,
+    /// Tasks that wait on all runqueues.
+    waiting: usize,
+    /// Whether any cgroup has had a `cpu.max`.
+    quotas: bool,
+    /// pCPUs of each pCPU's domains, as [`DOMAINS`] has them.
+    domains: Vec<[u64; 3]>,
+    /// When each cgroup's period ends, and its place.
+    timers: Vec<(Ns, u64)>,
     obeyed: u64,
     asked: u64,
 }
 
 impl Fair {
-    pub fn new(kind: Kind, debooster: bool, cpus: usize, groups: &[Group]) -> Self {
+    pub fn new(kind: Kind, debooster: bool, m: &Machine, groups: &[Group]) -> Self {
+        let cpus = m.cpus.len();
+        let all = 0..cpus as u32;
+        let within = |cpu: u32, domain: usize| {
+            all.clone().filter(|other| m.distance(cpu, *other) <= domain).count() as u64
+        };
+        let domains = all.clone().map(|cpu| DOMAINS.map(|domain| within(cpu, domain))).collect();
         let scaled = |weight: u32| i64::from(weight) * WEIGHT / 100;
         let cgroups: Vec<Cgroup> = groups
             .iter()
             .map(|group| Cgroup {
                 parent: group.parent,
                 shares: Shares::new(scaled(group.weight), cpus),
+                bandwidth: group.quota.map(Bandwidth::new),
             })
             .collect();
         let entity = |group: &Group| Entity { weight: scaled(group.weight), ..Entity::default() };
@@ -79,6 +101,10 @@ impl Fair {
             tasks: Vec::new(),
             rqs: vec![Runqueue { waiting: Vec::new(), curr: NONE, ticks: 0 }; cpus],
             factor: 1 + u64::from((cpus.min(8) as u32).ilog2()),
+            waiting: 0,
+            quotas: groups.iter().any(|group| group.quota.is_some()),
+            domains,
+            timers: Vec::new(),
             obeyed: 0,
             asked: 0,
         }
@@ -130,7 +156,11 @@ impl Fair {
             return false;
         }
         let mut resched = false;
+        let ran = now - self.e(curr).at;
         for (entity, at) in self.path(curr, cpu) {
+            if let Some(place) = as_cgroup(entity) {
+                resched |= self.charge(place / self.cpus, ran, now);
+            }
             let se = self.entities.get_mut(entity);
             let passed = se.account(self.kind, self.factor, now);
             let timeline = &mut self.timelines[at];
@@ -140,10 +170,30 @@ impl Fair {
         resched
     }
 
+    /// What ran is charged to a cgroup above it, if that has a `cpu.max`; whether it must stop.
+    fn charge(&mut self, cgroup: usize, ran: Ns, now: Ns) -> bool {
+        let Some(bandwidth) = &mut self.cgroups[cgroup].bandwidth else { return false };
+        let timer = bandwidth.charge(ran, now);
+        self.timers.extend(timer.map(|at| (at, cgroup as u64)));
+        bandwidth.is_throttled()
+    }
+
+    /// Is any of the cgroups above it throttled (`throttled_hierarchy()`)?
+    fn is_throttled(&self, task: u32) -> bool {
+        let mut above = self.tasks[task as usize].cgroup;
+        while let Some(cgroup) = above.filter(|_| self.quotas) {
+            let cgroup = &self.cgroups[cgroup];
+            if cgroup.bandwidth.as_ref().is_some_and(Bandwidth::is_throttled) {
+                return true;
+            }
+            above = cgroup.parent;
+        }
+        false
+    }
+
     /// `enqueue_task_fair()`: cgroups that have nobody here yet come with it.
     fn enqueue(&mut self, now: Ns, cpu: u32, task: u32, wakeup: bool) {
-        self.rqs[cpu as usize].waiting.push(task);
-        self.tasks[task as usize].queued_on = cpu;
+        self.waits(task, cpu);
         let mut comes = true;
         for (entity, at) in self.path(task, cpu) {
             if comes {
@@ -159,10 +209,23 @@ impl Fair {
         }
     }
 
+    fn waits(&mut self, task: u32, cpu: u32) {
+        self.rqs[cpu as usize].waiting.push(task);
+        self.tasks[task as usize].queued_on = cpu;
+        self.waiting += 1;
+    }
+
+    fn waits_no_more(&mut self, task: u32, cpu: u32) {
+        let waiting = &mut self.rqs[cpu as usize].waiting;
+        let before = waiting.len();
+        waiting.retain(|other| *other != task);
+        self.waiting -= before - waiting.len();
+        self.tasks[task as usize].queued_on = NONE;
+    }
+
     /// `dequeue_task_fair()`, of one that waits or runs: cgroups that have nobody left leave too.
     fn dequeue(&mut self, now: Ns, cpu: u32, task: u32) {
-        self.rqs[cpu as usize].waiting.retain(|other| *other != task);
-        self.tasks[task as usize].queued_on = NONE;
+        self.waits_no_more(task, cpu);
         let mut leaves = true;
         for (entity, at) in self.path(task, cpu) {
             self.reweight(entity, at, now);
@@ -177,11 +240,16 @@ impl Fair {
     fn may(&self, m: &Machine, entity: u32, cpu: u32) -> bool {
         match as_cgroup(entity) {
             None => m.may_run(entity, cpu),
+            Some(place) if self.cgroup_is_throttled(place / self.cpus) => false,
             Some(place) => {
                 let inside = &self.timelines[self.cpus + place];
                 inside.all().any(|entity| self.may(m, entity, cpu))
             }
         }
+    }
+
+    fn cgroup_is_throttled(&self, cgroup: usize) -> bool {
+        self.cgroups[cgroup].bandwidth.as_ref().is_some_and(Bandwidth::is_throttled)
     }
 
     /// Of a timeline.
@@ -222,8 +290,7 @@ impl Fair {
             timeline.curr = NONE;
             timeline.queue.push(entity);
             if entity == prev {
-                self.rqs[cpu as usize].waiting.push(prev);
-                self.tasks[prev as usize].queued_on = cpu;
+                self.waits(prev, cpu);
             }
         }
         for &(entity, at) in &new {
@@ -237,8 +304,7 @@ impl Fair {
             (se.at, se.turn) = (now, now);
         }
         if to != NONE {
-            self.rqs[cpu as usize].waiting.retain(|other| *other != to);
-            self.tasks[to as usize].queued_on = NONE;
+            self.waits_no_more(to, cpu);
         }
         self.rqs[cpu as usize].curr = to;
     }
@@ -256,14 +322,11 @@ impl Fair {
         found
     }
 
-    /// `select_task_rq_fair()`: where it ran, if idle, else an idle one that shares its cache, else
-    /// any idle one, else where it ran.
+    /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an idle
+    /// pCPU that does, else where it ran. Those of other caches pull it when they look for work.
     fn select(&self, m: &Machine, task: u32) -> u32 {
         let prev = m.task(task).cpu;
-        let idle = |cpu: u32| {
-            let rq = &self.rqs[cpu as usize];
-            rq.curr == NONE && rq.waiting.is_empty() && m.may_run(task, cpu)
-        };
+        let idle = |cpu: u32| self.is_idle(cpu) && m.may_run(task, cpu);
         if idle(prev) {
             return prev;
         }
@@ -277,37 +340,48 @@ impl Fair {
         from_prev()
             .find(|cpu| near(cpu) && idle(*cpu) && core_idle(cpu))
             .or_else(|| from_prev().find(|cpu| near(cpu) && idle(*cpu)))
-            .or_else(|| from_prev().find(|cpu| idle(*cpu)))
             .or_else(|| m.may_run(task, prev).then_some(prev))
             .or_else(|| from_prev().find(|cpu| m.may_run(task, *cpu)))
             .unwrap_or(prev)
     }
 
-    fn load(&self, cpu: u32) -> usize {
-        let rq = &self.rqs[cpu as usize];
-        rq.waiting.len() + usize::from(rq.curr != NONE)
+    fn is_idle(&self, cpu: u32) -> bool {
+        self.rqs[cpu as usize].curr == NONE && self.load(cpu) == 0
     }
 
-    /// Moves one waiting task from the fullest runqueue, if that has so many more.
-    fn pull(&mut self, m: &mut Machine, cpu: u32, imbalance: usize) -> bool {
+    /// Tasks that run or could.
+    fn load(&self, cpu: u32) -> usize {
+        let rq = &self.rqs[cpu as usize];
+        let waiting = match self.quotas {
+            true => rq.waiting.iter().filter(|task| !self.is_throttled(**task)).count(),
+            false => rq.waiting.len(),
+        };
+        waiting + usize::from(rq.curr != NONE)
+    }
+
+    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain, if that has two
+    /// more than this one.
+    fn pull(&mut self, m: &mut Machine, cpu: u32, domain: usize) -> bool {
         let n = m.cpus.len() as u32;
         let own = self.load(cpu);
-        let near = |other: u32| m.cpus[other as usize].llc == m.cpus[cpu as usize].llc;
-        let mut best: Option<(usize, bool, u32, u32)> = None;
+        let mut best: Option<(usize, u32, u32)> = None;
         for other in (1..n).map(|step| (cpu + step) % n) {
+            if self.rqs[other as usize].waiting.is_empty() || m.distance(cpu, other) > domain {
+                continue;
+            }
             let there = self.load(other);
-            if there < own + imbalance || there < 2 {
+            if there < own + 2 {
                 continue;
             }
             let waiting = &self.rqs[other as usize].waiting;
-            let movable = waiting.iter().find(|task| m.may_run(**task, cpu));
-            if let Some(task) = movable
-                && best.is_none_or(|(load, close, ..)| (there, near(other)) > (load, close))
+            let may = |task: &&u32| m.may_run(**task, cpu) && !self.is_throttled(**task);
+            if let Some(task) = waiting.iter().find(may)
+                && best.is_none_or(|(load, ..)| there > load)
             {
-                best = Some((there, near(other), other, *task));
+                best = Some((there, other, *task));
             }
         }
-        let Some((_, _, from, task)) = best else { return false };
+        let Some((_, from, task)) = best else { return false };
         self.update_curr(m.now, from);
         if self.kind == Kind::Cfs {
             // As place_entity() reads it: behind, where `lag` is more than 0.
@@ -321,6 +395,35 @@ impl Fair {
         m.tasks[task as usize].cpu = cpu;
         self.enqueue(m.now, cpu, task, false);
         true
+    }
+
+    /// `sched_balance_newidle()`: from near first.
+    fn pull_when_idle(&mut self, m: &mut Machine, cpu: u32) {
+        if self.waiting > 0 && m.cpus[cpu as usize].online {
+            let _ = DOMAINS.into_iter().any(|domain| self.pull(m, cpu, domain));
+        }
+    }
+
+    /// A tick of a pCPU: does it balance within its domains, and which idle pCPU is to (`
+    /// nohz_balancer_kick()`)?
+    fn balance(&mut self, m: &mut Machine, cpu: u32) {
+        let ticks = self.rqs[cpu as usize].ticks;
+        let sizes = self.domains[cpu as usize];
+        for (place, domain) in DOMAINS.into_iter().enumerate() {
+            let interval = BALANCE_TICKS * (sizes[place] / sizes[0]).max(1);
+            let larger = place == 0 || sizes[place] > sizes[place - 1];
+            if larger && ticks % interval == u64::from(cpu) % interval && self.waiting > 0 {
+                self.pull(m, cpu, domain);
+            }
+        }
+        if sizes[0] == m.cpus.len() as u64 || self.load(cpu) < 2 {
+            return;
+        }
+        let n = m.cpus.len() as u32;
+        let idle = |cpu: &u32| self.is_idle(*cpu) && m.cpus[*cpu as usize].online;
+        if let Some(idle) = (1..n).map(|step| (cpu + step) % n).find(idle) {
+            m.resched(idle);
+        }
     }
 
     /// It waits elsewhere from now on.
@@ -392,8 +495,8 @@ impl Scheduler for Fair {
             self.dequeue(m.now, cpu, task);
             self.rqs[cpu as usize].curr = NONE;
         }
-        if self.load(cpu) == 0 && m.cpus[cpu as usize].online {
-            self.pull(m, cpu, 2);
+        if self.load(cpu) == 0 {
+            self.pull_when_idle(m, cpu);
         }
         let pick = self.pick_task(m, cpu);
         let picked = pick.unwrap_or(NONE);
@@ -412,14 +515,14 @@ impl Scheduler for Fair {
         let rq = &mut self.rqs[cpu as usize];
         let curr = rq.curr;
         rq.ticks += 1;
-        let balances = rq.ticks % BALANCE_TICKS == u64::from(cpu) % BALANCE_TICKS;
         if curr != NONE {
             for (entity, at) in self.path(curr, cpu) {
                 self.reweight(entity, at, m.now);
             }
         }
-        if balances {
-            self.pull(m, cpu, 2);
+        self.balance(m, cpu);
+        if curr != NONE && self.is_throttled(curr) {
+            return m.resched(cpu);
         }
         if curr == NONE || self.rqs[cpu as usize].waiting.is_empty() {
             return;
@@ -531,8 +634,37 @@ impl Scheduler for Fair {
         self.cgroups[vm as usize].shares.weight = i64::from(weight) * WEIGHT / 100;
     }
 
+    fn quota_changes(&mut self, m: &mut Machine, vm: u32, quota: Option<Quota>) {
+        self.quotas = true;
+        self.cgroups[vm as usize].bandwidth = quota.map(Bandwidth::new);
+        (0..m.cpus.len() as u32).for_each(|cpu| m.resched(cpu));
+    }
+
+    /// `sched_cfs_period_timer()`.
+    fn timer(&mut self, m: &mut Machine, cgroup: u64) {
+        let Some(bandwidth) = &mut self.cgroups[cgroup as usize].bandwidth else { return };
+        if bandwidth.ends() != m.now {
+            return;
+        }
+        let throttled = bandwidth.is_throttled();
+        self.timers.extend(bandwidth.refill(m.now).map(|at| (at, cgroup)));
+        if throttled && !bandwidth.is_throttled() {
+            let inside =
+                |cpu: &usize| !self.timelines[(cgroup as usize + 1) * self.cpus + cpu].is_empty();
+            (0..self.cpus).filter(inside).for_each(|cpu| m.resched(cpu as u32));
+        }
+    }
+
+    fn wants_attention(&self) -> bool {
+        !self.timers.is_empty()
+    }
+
+    fn timers(&mut self) -> Vec<(Ns, u64)> {
+        std::mem::take(&mut self.timers)
+    }
+
     fn heeds(&self) -> Heeds {
-        Heeds { weights: true, quotas: false }
+        Heeds { weights: true, quotas: true }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -182,8 +182,7 @@ impl Sim {
             }
             self.leaves_halt(task);
         } else {
-            self.threads[task as usize - self.vcpus.len()].work +=
-                self.costs.switch_ns + moves;
+            self.threads[task as usize - self.vcpus.len()].work += self.costs.switch_ns + moves;
         }
         if was_idle && !self.ticking[cpu as usize] {
             self.ticking[cpu as usize] = true;
