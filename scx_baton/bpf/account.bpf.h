@@ -21,6 +21,7 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 	} else {
 		if (is_bound(p) && !t->queued_cpu)
 			join_bound(t, vm, scx_bpf_task_cpu(p));
+		join_near(t, t->vm, scx_bpf_task_cpu(p));
 		t->queued_busy = vm_busy(vm, now);
 		count_add(COUNT_WAITING, 1);
 		t->queued_vm = t->vm;
@@ -46,6 +47,8 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 		return 0;
 	waited = vtime_before(since, now) ? now - since : 0;
 	vm = vm_slot(t->queued_vm);
+	if (t->queued_llc)
+		leave_near(t, t->queued_vm);
 	t->queued_vm = NO_VM;
 	leave_host(t);
 	if (!vm) {

@@ -21,10 +21,11 @@
 #define MAX_STARVED_WALK 8
 #define MAX_STARVED_VCPUS 4
 
-/* VMs with a vCPU to run: how many, and the least vtime of them. */
+/* VMs with a vCPU to run that waits near @llc: how many, and the least vtime of them. */
 struct vms_seen {
 	u64 least;
 	u32 nr;
+	u32 llc;
 };
 
 /*
@@ -36,9 +37,9 @@ struct vms_seen {
  */
 __noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
 {
-	u64 rank, last_rank = 0, best_rank = 0;
+	u64 rank, last_rank = 0, best_rank = 0, word;
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u32 slot, best = NO_VM, end = vm_end();
+	u32 slot, best = NO_VM, w, i, words = (vm_end() + 63) / 64;
 	struct vm_ctx *vm = vm_slot(last);
 
 	if (!seen)
@@ -46,18 +47,29 @@ __noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen 
 	if (vm)
 		last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
 	seen->nr = 0;
-	bpf_for(slot, 1, end) {
-		vm = vm_slot(slot);
-		if (!vm || (slot != prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, cpu))))
-			continue;
-		if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
-			seen->least = vm->vtime;
-		rank = rank_on(c, slot, vm, vm->nr_running - (slot == prev_vm), now);
-		if (last != NO_VM && (rank < last_rank || (rank == last_rank && slot <= last)))
-			continue;
-		if (best == NO_VM || rank < best_rank) {
-			best = slot;
-			best_rank = rank;
+	bpf_for(w, 0, words) {
+		word = *vms_near(seen->llc, w);
+		if (prev_vm != NO_VM && w == (prev_vm & (MAX_VMS - 1)) / 64)
+			word |= 1ULL << prev_vm % 64;
+		bpf_for(i, 0, 64) {
+			if (!word)
+				break;
+			slot = w * 64 + __builtin_ctzll(word) ?: MAX_VMS;
+			word &= word - 1;
+			vm = vm_slot(slot);
+			if (!vm ||
+			    (slot != prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, cpu))))
+				continue;
+			if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
+				seen->least = vm->vtime;
+			rank = rank_on(c, slot, vm, vm->nr_running - (slot == prev_vm), now);
+			if (last != NO_VM &&
+			    (rank < last_rank || (rank == last_rank && slot <= last)))
+				continue;
+			if (best == NO_VM || rank < best_rank) {
+				best = slot;
+				best_rank = rank;
+			}
 		}
 	}
 	return best;
@@ -75,6 +87,7 @@ static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
 /* Of the vCPUs of a VM that wait, which ones are looked at, one pass after the other. */
 enum pass {
 	PASS_CACHED, /* 0; ran here last: their state is in this pCPU's caches and VMCS */
+	PASS_NEAR, /* ran near */
 	PASS_ANY,
 	PASS_KEPT_OUT, /* spinners, too, that wait for somebody else to run */
 	NR_PASSES,
@@ -84,7 +97,7 @@ enum pass {
 __noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
-	u64 first_vtime = 0, slice;
+	u64 first_vtime = 0, window = pass == PASS_CACHED ? CACHE_WINDOW_NS : NEAR_WINDOW_NS, slice;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool found = false;
@@ -99,13 +112,13 @@ __noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 		if (!t || (pass != PASS_KEPT_OUT && kept_out(t, now)) ||
 		    parks(BPF_FOR_EACH_ITER, p, t, now))
 			continue;
-		if (pass == PASS_CACHED) {
+		if (pass <= PASS_NEAR) {
 			if (!seen++)
 				first_vtime = t->vtime;
-			if (seen > MAX_CACHE_WALK ||
-			    vtime_before(first_vtime + CACHE_WINDOW_NS, t->vtime))
+			if (seen > MAX_CACHE_WALK || vtime_before(first_vtime + window, t->vtime))
 				break;
-			if (t->last_cpu != cpu)
+			if (pass == PASS_CACHED ? t->last_cpu != cpu
+						: t->queued_llc != llc_of(cpu) + 1)
 				continue;
 		}
 		if (visits)
@@ -134,7 +147,8 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 	if (!vm || vm->nr_queued <= 0)
 		return false;
 	for (pass = zero; pass < NR_PASSES; pass++) {
-		if (!dispatch_pass(slot, cpu, pass, visits, now))
+		if ((pass == PASS_NEAR && nr_llcs == 1) ||
+		    !dispatch_pass(slot, cpu, pass, visits, now))
 			continue;
 		/* The one that was found counts as queued until it runs. */
 		if (!visits)
@@ -249,7 +263,7 @@ static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
 static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 {
 	struct vm_ctx *host = vm_slot(host_vm), *vm;
-	struct vms_seen seen = {};
+	struct vms_seen seen = {.llc = llc_of(cpu)};
 	u32 best;
 
 	if (!host || count(COUNT_WAITING) < 2)
@@ -283,16 +297,6 @@ __noinline int dispatch_given(s32 cpu, bool asked, u64 now)
 	return donor && !asked && dispatch_donor(c, donor, cpu, now);
 }
 
-static bool peek_vtime(u64 dsq, u64 *vtime)
-{
-	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
-
-	if (!p)
-		return false;
-	*vtime = p->scx.dsq_vtime;
-	return true;
-}
-
 /* Host tasks of other LLCs, when there is nothing closer to run. Not static, as above. */
 __noinline int steal_host_task(s32 cpu)
 {
@@ -312,6 +316,16 @@ static void raise_vnow(u64 vtime)
 {
 	if (vtime_before(vnow, vtime))
 		vnow = vtime;
+}
+
+static bool peek_vtime(u64 dsq, u64 *vtime)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
+
+	if (!p)
+		return false;
+	*vtime = p->scx.dsq_vtime;
+	return true;
 }
 
 /* The host task that goes first on a pCPU. */
@@ -374,6 +388,55 @@ static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 	return start_from(h->dsq, cpu);
 }
 
+/* May the first one in the queue of the VM in @slot run on @cpu? */
+static bool may_start(u32 slot, s32 cpu)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(vm_dsq(slot));
+
+	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+}
+
+/*
+ * The VM that goes first on @cpu of those that wait in another LLC, if a turn of all its vCPUs
+ * before @near, of which one runs on if that is @prev_vm; any, if there is no @near and @idle. One
+ * other LLC is looked at each time, or all. Not static, as above.
+ */
+__noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
+{
+	struct vm_ctx *near_vm = vm_slot(near), *vm;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vms_seen seen = {};
+	u64 rank = ~0ULL;
+	u32 i, far;
+
+	if (near_vm)
+		rank = rank_on(c, near, near_vm, near_vm->nr_running - (near == prev_vm), now);
+	bpf_for(i, 1, nr_llcs) {
+		c->far = c->far + 1 < nr_llcs ? c->far + 1 : 1;
+		seen.llc = llc_of(cpu) + c->far;
+		if (seen.llc >= nr_llcs)
+			seen.llc -= nr_llcs;
+		far = next_vm(NO_VM, NO_VM, cpu, now, &seen);
+		vm = vm_slot(far);
+		if (vm && may_start(far, cpu) &&
+		    rank_on(c, far, vm, vm->nr_running, now) + turns_of(vm, vm->nr_vcpus) < rank)
+			return far;
+		if (near_vm || !idle)
+			break;
+	}
+	return NO_VM;
+}
+
+/* Start a vCPU that waits in another LLC, if that goes before @near, of the VMs, and @host. */
+static bool dispatch_far(u32 near, u32 prev_vm, s32 cpu, const struct host_pick *host, u64 now)
+{
+	u32 far = far_vm(near, prev_vm, cpu, !host->found, now);
+	struct vm_ctx *vm = vm_slot(far);
+
+	return vm && !(host->found && host_goes_first(host->vtime, vm->vtime, vnow)) &&
+	       dispatch_vcpu(far, cpu, false, now);
+}
+
 /* None of those that go first may run here: any VM that may, round robin, from @c's last on. */
 static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
 {
@@ -404,7 +467,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	u32 slot, prev_vm = NO_VM, try;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
-	struct vms_seen seen = {};
+	struct vms_seen seen = {.llc = llc_of(cpu)};
 	u64 now = scx_bpf_now(), waiting = count(COUNT_WAITING), other, slice, least;
 	bool choice, goes_on, sibling_first, asked = c->kicked;
 	struct vm_ctx *vm;
@@ -443,6 +506,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	}
 	consider_host(&host, cpu, now);
 	slot = waiting || prev_vm != NO_VM ? next_vm(NO_VM, prev_vm, cpu, now, &seen) : NO_VM;
+	if (nr_llcs > 1 && waiting && dispatch_far(slot, prev_vm, cpu, &host, now))
+		return;
 	least = seen.least;
 	/* Who sleeps now may have been here a moment ago. */
 	choice = host.seen + seen.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
@@ -513,9 +578,15 @@ static void pick_next(s32 cpu, struct task_struct *prev)
  */
 static bool overdue(s32 cpu, u64 now)
 {
-	struct vms_seen seen = {};
-	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
-	struct vm_ctx *vm = vm_slot(best);
+	struct vms_seen seen = {.llc = llc_of(cpu)};
+	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen), far = NO_VM;
+	struct vm_ctx *vm;
+
+	if (nr_llcs > 1)
+		far = far_vm(best, NO_VM, cpu, false, now);
+	if (far != NO_VM)
+		best = far;
+	vm = vm_slot(best);
 
 	return vm && vm_takes(cpu_ctx(cpu), best, vm, now);
 }

@@ -27,6 +27,7 @@ struct cpu_ctx {
 	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
+	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	u32 donor_vm;
@@ -35,8 +36,6 @@ struct cpu_ctx {
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
-
-const volatile u32 nr_llcs = 1;
 
 /* The next hyper-thread of the core; where there is none, the pCPU itself. */
 const volatile u16 cpu_sibling[MAX_CPUS];
@@ -219,8 +218,9 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
 }
 
 /*
- * pCPUs looked at for a task that wakes: on a host of hundreds, looking at all of them would take
- * longer than the wake-up. Those next to its last one share caches with it.
+ * pCPUs looked at for a task that wakes, of those that share the cache of its last one: on a host
+ * of hundreds, looking at all of them would take longer than the wake-up, and those of another
+ * cache do not look into the queue of a host task.
  */
 #define MAX_LOOKS 32
 
@@ -232,13 +232,11 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
 __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
-	u32 i, looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
+	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
 	u64 polling = count(COUNT_POLLING);
 
 	bpf_for(i, 0, looks) {
-		cpu = home + i;
-		if (cpu >= nr_cpu_ids)
-			cpu -= nr_cpu_ids;
+		cpu = near_cpu(home, i);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
 		if (polling && !cpu_ctx(cpu)->kicked && polls(cpu))
@@ -321,7 +319,7 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu,
 	bpf_for(cpu, 0, nr_cpu_ids) {
 		c = cpu_ctx(cpu);
 		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU ||
-		    !waits_here(vm, slot, cpu) || !vm_takes(c, slot, vm, now))
+		    *waiting_near(llc_of(cpu), slot) <= 0 || !waits_here(vm, slot, cpu) || !vm_takes(c, slot, vm, now))
 			continue;
 		preempt(cpu);
 		if (--want <= 0)

@@ -89,6 +89,9 @@
 /* vCPUs of one VM this close in vtime are equals: the pCPU takes the one it ran last. */
 #define CACHE_WINDOW_NS (TURN_NS / 4)
 
+/* And this close: it takes one that ran near it. */
+#define NEAR_WINDOW_NS (4 * TURN_NS)
+
 /*
  * A VM is spread when its vCPUs halt more often than once in SPREAD_BELOW_NS of CPU time, and
  * no longer when less often than once in SPREAD_ABOVE_NS: several times, or hardly once, in

@@ -11,6 +11,37 @@
 #include "state.bpf.h"
 
 const volatile u16 cpu_llc[MAX_CPUS];
+const volatile u32 nr_llcs = 1;
+
+/* pCPUs by LLC; where those of each one begin there, the end last; and each pCPU's place. */
+const volatile u16 llc_cpus[MAX_CPUS];
+const volatile u16 llc_first[MAX_LLCS + 1];
+const volatile u16 cpu_place[MAX_CPUS];
+
+static inline u32 llc_of(s32 cpu)
+{
+	return cpu_llc[cpu & (MAX_CPUS - 1)] & (MAX_LLCS - 1);
+}
+
+/* pCPUs that share the LLC of @cpu. */
+static inline u32 nr_near(s32 cpu)
+{
+	u32 llc = llc_of(cpu);
+
+	return llc_first[llc + 1] - llc_first[llc];
+}
+
+/* The one that is @i places behind @cpu among them, counted round. */
+static inline s32 near_cpu(s32 cpu, u32 i)
+{
+	u32 place = cpu_place[cpu & (MAX_CPUS - 1)] + i;
+
+	if (!i)
+		return cpu;
+	if (place >= llc_first[llc_of(cpu) + 1])
+		place -= nr_near(cpu);
+	return llc_cpus[place & (MAX_CPUS - 1)];
+}
 
 /* Queues: one per pCPU for tasks bound to it, one per LLC for host tasks, one per VM. */
 #define LLC_DSQ_BASE 0x10000ULL
@@ -92,6 +123,49 @@ static inline void leave_host(struct task_ctx *t)
 	__sync_fetch_and_sub(host_queue(place), 1);
 	if (place < MAX_CPUS)
 		__sync_fetch_and_sub(&nr_bound_host, 1);
+}
+
+/*
+ * vCPUs that wait, by VM and by the LLC where they ran before, and which VMs have any there, a bit
+ * each: a pCPU looks at those that wait near it, however many VMs there are. VM MAX_VMS is bit 0.
+ */
+static s32 nr_waiting_near[MAX_LLCS * MAX_VMS];
+static u64 vms_waiting_near[MAX_LLCS * MAX_VMS / 64];
+
+static inline u64 *vms_near(u32 llc, u32 word)
+{
+	return &vms_waiting_near[(llc * (MAX_VMS / 64) + word) & (MAX_LLCS * MAX_VMS / 64 - 1)];
+}
+
+static inline s32 *waiting_near(u32 llc, u32 slot)
+{
+	return &nr_waiting_near[(llc * MAX_VMS + (slot & (MAX_VMS - 1))) &
+				(MAX_LLCS * MAX_VMS - 1)];
+}
+
+/* @t, a vCPU, waits, which ran on @cpu. */
+static inline void join_near(struct task_ctx *t, u32 slot, s32 cpu)
+{
+	u32 llc = llc_of(cpu);
+
+	t->queued_llc = llc + 1;
+	if (__sync_fetch_and_add(waiting_near(llc, slot), 1) == 0)
+		__sync_fetch_and_or(vms_near(llc, (slot & (MAX_VMS - 1)) / 64), 1ULL << slot % 64);
+}
+
+static inline void leave_near(struct task_ctx *t, u32 slot)
+{
+	u32 llc = t->queued_llc - 1;
+	s32 *waiting = waiting_near(llc, slot);
+	u64 *word = vms_near(llc, (slot & (MAX_VMS - 1)) / 64);
+
+	t->queued_llc = 0;
+	if (__sync_fetch_and_sub(waiting, 1) != 1)
+		return;
+	__sync_fetch_and_and(word, ~(1ULL << slot % 64));
+	/* One that came in between has set the bit before it was cleared. */
+	if (*(volatile s32 *)waiting > 0)
+		__sync_fetch_and_or(word, 1ULL << slot % 64);
 }
 
 /* @t, a vCPU of @vm, waits for @cpu alone. */

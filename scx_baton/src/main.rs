@@ -181,13 +181,18 @@ impl<'a> Scheduler<'a> {
                 baton_limits_MAX_LLCS
             );
         }
+        let mut place = 0;
         for (i, llc) in topo.all_llcs.values().enumerate() {
             for &cpu in llc.all_cpus.keys() {
                 let Some(slot) = rodata.cpu_llc.get_mut(cpu) else {
                     bail!("CPU {cpu}: at most {} CPUs are supported", baton_limits_MAX_CPUS);
                 };
                 *slot = i as u16;
+                rodata.llc_cpus[place] = cpu as u16;
+                rodata.cpu_place[cpu] = place as u16;
+                place += 1;
             }
+            rodata.llc_first[i + 1] = place as u16;
         }
 
         // Those that are offline now have no core.

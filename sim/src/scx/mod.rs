@@ -301,6 +301,13 @@ impl Scx {
             }
             loaded.set("nr_llcs", 0, llcs);
             loaded.set("smt_active", 0, m.cpus.iter().any(|cpu| cpu.sibling != NONE));
+            let mut by_llc: Vec<usize> = (0..m.cpus.len().min(BATON_MAX_CPUS)).collect();
+            by_llc.sort_by_key(|cpu| m.cpus[*cpu].llc);
+            for (place, &cpu) in by_llc.iter().enumerate() {
+                loaded.set("llc_cpus", place, cpu as u16);
+                loaded.set("cpu_place", cpu, place as u16);
+                loaded.set("llc_first", m.cpus[cpu].llc as usize + 1, place as u16 + 1);
+            }
             for (cpu, at) in m.cpus.iter().enumerate().take(BATON_MAX_CPUS) {
                 loaded.set("cpu_llc", cpu, at.llc as u16);
                 let sibling = if at.sibling == NONE { cpu as u32 } else { at.sibling };
