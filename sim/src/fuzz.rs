@@ -42,9 +42,21 @@ impl Dice {
 /// The scenario of a seed, as a person would write it.
 pub fn generate(seed: u64, scheduler: &str) -> String {
     let mut dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
-    let machine = dice.one_of(&["xeon-8", "cascade-lake-96", "xeon-x7560", "rome-192"]);
+    let machine = dice.one_of(&[
+        "xeon-8",
+        "cascade-lake-96",
+        "xeon-x7560",
+        "rome-192",
+        "ryzen-16",
+        "rome-256",
+        "genoa-384",
+    ]);
     let pcpus = 1 + if dice.chance(80) { dice.below(8) } else { dice.below(32) };
-    let pcpus = if machine == "xeon-8" { pcpus.min(8) } else { pcpus };
+    let pcpus = match machine {
+        "xeon-8" => pcpus.min(8),
+        "ryzen-16" => pcpus.min(16),
+        _ => pcpus,
+    };
     let seconds = 0.1 + dice.below(15) as f64 * 0.1;
     let warmup = dice.one_of(&["0.05", "0.05", "0.9"]);
     let mut out = format!(
@@ -89,6 +101,9 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             if dice.chance(70) { 100 } else { 20 + dice.below(400) },
             dice.chance(10)
         );
+        if dice.chance(20) {
+            let _ = writeln!(out, "cpus = \"{}\"", places(&mut dice, pcpus));
+        }
         if dice.chance(15) {
             let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, vcpus));
         }
@@ -106,14 +121,22 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
         threads += vcpus;
     }
     for _ in 0..dice.below(4) {
+        let at = match dice.below(10) {
+            0..3 => format!("\ncpu = {}", dice.below(pcpus)),
+            3 => format!("\ncpus = \"{}\"", places(&mut dice, pcpus)),
+            _ => String::new(),
+        };
+        let own = dice.chance(20);
         let _ = writeln!(
             out,
-            "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}{}",
+            "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}\nown-cgroup = {own}{at}",
             1 + dice.below(3),
             10 + dice.below(5000),
             if dice.chance(30) { 0 } else { 50 + dice.below(20_000) },
-            if dice.chance(30) { format!("\ncpu = {}", dice.below(pcpus)) } else { String::new() }
         );
+        if own && dice.chance(30) {
+            let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, 1));
+        }
     }
     let end_ms = (seconds * 1000.0) as u64;
     if dice.chance(60) {
@@ -146,6 +169,16 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     let crowd = (threads + 12) as f64 / pcpus as f64;
     let throttled = if out.contains("cpu-max") { 3.0 } else { 0.0 };
     format!("starvation-s = {:.2}\n{out}", 0.5 + 0.1 * crowd + throttled)
+}
+
+/// A cpuset.
+fn places(dice: &mut Dice, pcpus: u64) -> String {
+    let first = dice.below(pcpus);
+    match dice.below(4) {
+        0 => "llc".into(),
+        1 => "node".into(),
+        _ => format!("{first}-{}", first + dice.below(pcpus - first)),
+    }
 }
 
 /// From a tenth of a pCPU to more than its vCPUs can use.
@@ -213,6 +246,7 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
         vm.workload.as_deref().is_some_and(greedy)
             && vm.vcpus as usize >= outcome.pcpus
             && !vm.pin
+            && vm.cpus.is_none()
             && vm.cpu_max.is_none()
             && !vm.guest.idle_poll
             && vm.guest.lock != crate::guest::LockKind::PvQueued
