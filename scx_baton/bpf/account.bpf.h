@@ -141,7 +141,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	observe(vm, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
 		return;
-	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> EPOCH_SHIFT,
+	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> (EPOCH_SHIFT - 8),
 		       nr_online);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));

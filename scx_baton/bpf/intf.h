@@ -173,6 +173,7 @@ enum baton_count {
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
+	COUNT_QUOTALESS, /* times that a cpu.max was met which is one too many */
 	NR_COUNTS,
 };
 
@@ -217,7 +218,6 @@ enum yield_reason {
 
 /* Exit codes of scx_bpf_exit(), so that the loader can name the remedy. */
 enum baton_exit {
-	EXIT_CPU_MAX = 1,
 	EXIT_CORE_SCHED = 2,
 };
 

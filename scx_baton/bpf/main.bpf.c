@@ -164,6 +164,9 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		/* The spinner's slice was rounded up. */
 		ends_in(cpu, t->run_at, p->scx.slice);
 	}
+	c->rescued = p->scx.slice <= RESCUE_NS || throttled_until(t, t->run_at);
+	if (c->rescued)
+		look_soon(cpu, RESCUE_NS);
 	if (t->waiter)
 		ran_for_spinner(p, t);
 }
@@ -366,6 +369,8 @@ void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
 	vm = vm_of(t);
 	t->vtime = vm ? vm->vcpu_vnow : vnow;
 	t->weight_gen = 0;
+	/* What it has waited for elsewhere. */
+	t->run_at = scx_bpf_now();
 }
 
 /* Off to another scheduling class, perhaps out of our queue. */
@@ -556,7 +561,7 @@ SCX_OPS_DEFINE(baton_ops,
 	       .cpu_offline = (void *)baton_cpu_offline,
 	       .init = (void *)baton_init,
 	       .exit = (void *)baton_exit,
-	       .timeout_ms = 5000,
+	       .timeout_ms = 30000,
 	       .flags = SCX_OPS_ENQ_LAST,
 	       .name = "baton");
 // clang-format on

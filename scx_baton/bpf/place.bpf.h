@@ -28,6 +28,7 @@ struct cpu_ctx {
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	u32 boost_vm;
 	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
+	u32 rescued; /* what runs is ahead of its quota, and not for long */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	u32 donor_vm;
@@ -319,7 +320,8 @@ static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu,
 	bpf_for(cpu, 0, nr_cpu_ids) {
 		c = cpu_ctx(cpu);
 		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU ||
-		    *waiting_near(llc_of(cpu), slot) <= 0 || !waits_here(vm, slot, cpu) || !vm_takes(c, slot, vm, now))
+		    *waiting_near(llc_of(cpu), slot) <= 0 || !waits_here(vm, slot, cpu) ||
+		    !vm_takes(c, slot, vm, now))
 			continue;
 		preempt(cpu);
 		if (--want <= 0)
@@ -363,14 +365,24 @@ static void rejoin_turn(struct task_struct *p, struct task_ctx *t, struct vm_ctx
  * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
  * sooner than it should gets less.
  */
-static u64 limit_lead(struct task_ctx *t)
+static u64 limit_lead(const struct task_struct *p, struct task_ctx *t)
 {
-	u64 latest = vnow + host_lead(everybody.wants_before >> EPOCH_SHIFT, nr_online);
+	u64 entities = everybody.wants_before >> EPOCH_SHIFT, latest;
+	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
+	u32 cpus = is_bound(p) ? 1 : nr_online;
+	bool limited;
 
-	if (!vtime_before(latest, t->vtime))
-		return HOST_SLICE_NS;
-	t->vtime = latest;
-	return MIN_RUN_NS;
+	/* Thousands that start at once are counted there as they come to run. */
+	if (waiting > 0 && entities < waiting)
+		entities = waiting;
+	latest = vnow + host_lead(entities, cpus);
+
+	limited = vtime_before(latest, t->vtime);
+	if (limited)
+		t->vtime = latest;
+	if (host_is_crowded(entities, cpus))
+		return RESCUE_NS;
+	return limited ? MIN_RUN_NS : HOST_SLICE_NS;
 }
 
 /* The timer's: all tasks whose cgroups have CPU time again go back to their queues. */
@@ -394,7 +406,7 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		}
 		vm = vm_of(t);
 		if (!vm)
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, limit_lead(t));
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, limit_lead(p, t));
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
 					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
@@ -466,7 +478,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if ((enq_flags & SCX_ENQ_WAKEUP) && vm && wakes_as_visitor(p, t, vm, enq_flags, now))
 		return;
 
-	slice = vm ? HOST_SLICE_NS : limit_lead(t);
+	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
 	join_queue(p, t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 

@@ -131,10 +131,11 @@ static inline u64 tree_share(u64 share, u32 weight, u64 all)
 	return (share >> 16) * weight / (all ? all : 1) << 16;
 }
 
-/* The weight of one with @share of all: WEIGHT_AVERAGE if that is what each of @n would get. */
+/* The weight of one with @share of all: WEIGHT_AVERAGE if that is what each of @n / 256 would get.
+ */
 static inline u32 tree_weight(u64 share, u64 n)
 {
-	u64 weight = (share >> 14) * (n ? n : 1) >> 12;
+	u64 weight = (share >> 14) * (n > 256 ? n : 256) >> 20;
 
 	return weight < 1 ? 1 : weight > 1 << 28 ? 1 << 28 : weight;
 }
@@ -154,12 +155,13 @@ static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 }
 
 /*
- * What @vtime costs @vm, of @n entities that want @cpus pCPUs: less, where it wants fewer than its
- * share of them. One with few vCPUs would pay as much for its only pCPU as another for one of many.
+ * What @vtime costs @vm, of @n / 256 entities that want @cpus pCPUs: less, where it wants fewer
+ * than its share of them. One with few vCPUs would pay as much for its only pCPU as another for one
+ * of many.
  */
 static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
 {
-	u64 share = 16ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n ? n : 1);
+	u64 share = 4096ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n > 256 ? n : 256);
 	s32 nr = vm->nr_running + vm->nr_queued;
 	u64 wants = 16ULL * (nr > 0 ? nr : 1);
 
@@ -190,16 +192,39 @@ static inline u64 host_lag(u32 weight)
 }
 
 /*
- * For how long a host task waits at most, roughly, whatever it weighs and has used: sched_ext's
- * watchdog ends a scheduler after 5 s, and one of nice 19 that ran 48 ms on an idle host was
- * 3.2 s ahead of others.
+ * sched_ext's watchdog ends a scheduler when a task has waited for 30 s (timeout_ms, the most that
+ * the kernel allows). Nobody is to wait for more than a third of that, whatever it weighs: where
+ * thousands start at once it can be twice as long, until it is known how many they are.
+ */
+#define MAX_WAIT_NS (10ULL * 1000 * 1000 * 1000)
+
+/* What a task gets that runs for that reason alone. A timer ends it: a tick may be 4 ms long. */
+#define RESCUE_NS (200ULL * 1000)
+
+/*
+ * For how long a host task waits at most, roughly, whatever it weighs and has used, where @entities
+ * want one of @cpus: one of nice 19 that ran 48 ms on an idle host was 3.2 s ahead of others. With
+ * more than five on a CPU it is longer, so that 4 ms for each, a tick, are no more than 2 % of the
+ * host; with more than fifty each runs for RESCUE_NS at a time. A tenant who starts ten thousand
+ * threads would take the whole host, else.
  */
 #define HOST_WAIT_NS (1000ULL * 1000 * 1000)
+#define HOST_WAIT_MORE_NS (200ULL * 1000 * 1000)
 
-/* How far ahead of the others it may be where @entities want one of @cpus. */
+static inline bool host_is_crowded(u64 entities, u32 cpus)
+{
+	return entities * HOST_WAIT_MORE_NS > cpus * MAX_WAIT_NS;
+}
+
+/* How far ahead of the others it may be, in virtual time. */
 static inline u64 host_lead(u64 entities, u32 cpus)
 {
-	return entities > cpus ? HOST_WAIT_NS * cpus / entities : HOST_WAIT_NS;
+	if (entities <= cpus)
+		return HOST_WAIT_NS;
+	if (host_is_crowded(entities, cpus))
+		return MAX_WAIT_NS * cpus / entities;
+	return entities * HOST_WAIT_MORE_NS < cpus * HOST_WAIT_NS ? HOST_WAIT_NS * cpus / entities
+								  : HOST_WAIT_MORE_NS;
 }
 
 /* What a sleeper starts with. */
@@ -412,7 +437,9 @@ static inline u64 donated_slice(u64 left, u64 now, u64 until)
  */
 static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 {
-	return waited > STARVED_NS + 4 * TURN_NS * waiting / (cpus ? cpus : 1);
+	u64 most = STARVED_NS + 4 * TURN_NS * waiting / (cpus ? cpus : 1);
+
+	return waited > (most < MAX_WAIT_NS ? most : MAX_WAIT_NS);
 }
 
 /*
@@ -433,9 +460,19 @@ static inline bool kept_out(const struct task_ctx *spinner, u64 now)
 
 /*
  * A cgroup that ran ahead of its quota (a tick on each pCPU) pays that back by waiting, but not
- * for longer than this: the kernel takes a task that waits for 5 s (timeout_ms) as stalled.
+ * for longer than this.
  */
 #define MAX_THROTTLE_NS (3ULL * 1000 * 1000 * 1000)
+
+/*
+ * Nor does a task of it wait without end, of which there may be hundreds that share little: after
+ * MAX_WAIT_NS it runs for RESCUE_NS, ahead of its quota; all of an eighth of a second at once. A
+ * thousand tasks take a fiftieth of a CPU for that.
+ */
+static inline u64 rescue_at(u64 since)
+{
+	return (((since + MAX_WAIT_NS) >> 27) + 1) << 27;
+}
 
 /* Periods of @q that have begun since the last one that was counted. */
 static inline u64 quota_periods(const struct quota *q, u64 now)

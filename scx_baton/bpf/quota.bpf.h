@@ -83,10 +83,25 @@ __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
 	return until;
 }
 
-/* Until when the cgroups above @t do not let it run, ns; 0: it may. */
+/*
+ * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
+ * soon end the scheduler because it has not run.
+ */
 static u64 throttled_until(const struct task_ctx *t, u64 now)
 {
-	return t->nr_quotas ? quotas_release(t, now) : 0;
+	u64 until, rescue, since = t->run_at;
+
+	if (!t->nr_quotas)
+		return 0;
+	until = quotas_release(t, now);
+	if (!until)
+		return 0;
+	if (vtime_before(since, t->woken_at))
+		since = t->woken_at;
+	rescue = rescue_at(since);
+	if (!vtime_before(now, rescue))
+		return 0;
+	return vtime_before(rescue, until) ? rescue : until;
 }
 
 /* A task has run that has quotas above it. Not static, as above. */
@@ -155,9 +170,9 @@ static void set_quota(u32 *quota, u64 period_us, u64 quota_us, u64 burst_us)
 					break;
 				}
 			}
+			/* Those of the cgroups above hold. */
 			if (!*quota) {
-				scx_bpf_exit(EXIT_CPU_MAX, "more than %d cgroups have cpu.max set",
-					     MAX_QUOTAS - 1);
+				count_add(COUNT_QUOTALESS, 1);
 				return;
 			}
 			q = quota_slot(*quota);

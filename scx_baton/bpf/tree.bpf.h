@@ -34,6 +34,9 @@ struct cgrp_ctx {
 	u64 sum_before; /* in the epoch before */
 	u64 wants; /* ns in which they wanted the CPU, one by one */
 	u64 wants_before;
+	/* the same of children that waited for longer than an epoch: still to be counted */
+	u64 late_sum;
+	u64 late_wants;
 	u64 counted; /* the epoch in which it was counted with its parent */
 	u32 weight; /* cpu.weight */
 	u32 quota; /* slot of its cpu.max; 0: none */
@@ -61,11 +64,21 @@ static bool has_core_cookie(struct task_struct *p)
 	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
 }
 
+/* What counts of an epoch, @gap epochs ago, and a part of what is @late. */
+static u64 of_epoch(u64 counted, u64 *late, u64 gap)
+{
+	u64 part = gap < 4 ? *late * gap / 4 : *late;
+
+	__sync_fetch_and_sub(late, part);
+	return (counted + part) / (gap ?: 1);
+}
+
 /*
- * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. Not
- * static: the verifier looks at such a function once, not once for each way to its call.
+ * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. What was
+ * counted long ago still counts if whoever comes has @waited since. Not static: the verifier looks
+ * at such a function once, not once for each way to its call.
  */
-__noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch)
+__noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch, bool waited)
 {
 	u64 was, sum, wants;
 
@@ -74,45 +87,67 @@ __noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 	was = c->epoch;
 	if (was == epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
 		return 0;
-	sum = __sync_lock_test_and_set(&c->sum, 0);
-	wants = __sync_lock_test_and_set(&c->wants, 0);
-	c->sum_before = was + 1 == epoch ? sum : 0;
-	c->wants_before = was + 1 == epoch ? wants : 0;
+	sum = of_epoch(__sync_lock_test_and_set(&c->sum, 0), &c->late_sum, epoch - was);
+	wants = of_epoch(__sync_lock_test_and_set(&c->wants, 0), &c->late_wants, epoch - was);
+	waited |= was + 1 == epoch;
+	c->sum_before = waited ? sum : 0;
+	c->wants_before = waited ? wants : 0;
 	return 0;
 }
 
-/* A child of @c wanted the CPU for so long. Not static, as above. */
+/*
+ * A child of @c wanted the CPU for so long. One that waits for longer than an epoch is not seen in
+ * some, and counts in others for that: a tenant would get more than its share, else, by starting
+ * hundreds of VMs or threads. Not static, as above.
+ */
 __noinline int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
 {
 	if (!c)
 		return 0;
-	if (wants > EPOCH_NS)
+	if (wants > EPOCH_NS) {
+		__sync_fetch_and_add(&c->late_sum, weight * (wants - EPOCH_NS));
+		__sync_fetch_and_add(&c->late_wants, wants - EPOCH_NS);
 		wants = EPOCH_NS;
+	}
 	__sync_fetch_and_add(&c->sum, weight * wants);
 	__sync_fetch_and_add(&c->wants, wants);
 	return 0;
 }
 
-/* @c counts among the children of @parent, once an epoch. Not static, as above. */
-__noinline int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch)
+/*
+ * @c counts among the children of @parent, once an epoch, or for all since then if @waited. Not
+ * static, as above.
+ */
+__noinline int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch, bool waited)
 {
+	u64 epochs, wants;
+
 	if (!parent || !c || c->counted == epoch)
 		return 0;
+	epochs = waited ? epoch - c->counted : 1;
+	wants = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
 	c->counted = epoch;
-	return count_child(parent, c->weight, c->wants_before);
+	return count_child(parent, c->weight, wants * epochs);
 }
 
-/* @t is below a cgroup with the quota in slot @quota; false: it is below too many. As above. */
+/*
+ * @t is below a cgroup with the quota in slot @quota. Of more than MAX_QUOTA_LEVELS the outer ones
+ * are enforced: a tenant that nests them would end the scheduler for all, else. As above.
+ */
 __noinline int note_quota(struct task_ctx *t, u32 quota)
 {
 	u32 nr;
 
-	if (!t || t->nr_quotas >= MAX_QUOTA_LEVELS)
-		return false;
+	if (!t)
+		return 0;
 	nr = t->nr_quotas;
+	if (nr >= MAX_QUOTA_LEVELS) {
+		count_add(COUNT_QUOTALESS, 1);
+		return 0;
+	}
 	t->quotas[nr & (MAX_QUOTA_LEVELS - 1)] = quota;
 	t->nr_quotas = nr + 1;
-	return true;
+	return 0;
 }
 
 /* The cpu.weight of @cgrp changes: at once also in what its siblings are measured against. */
@@ -140,10 +175,10 @@ static void change_weight(struct cgroup *cgrp, u32 weight)
 	__sync_fetch_and_add(&cgroup_gen, 1);
 }
 
-/* What a child gets of a cgroup's share. */
+/* What a child gets of a cgroup's share. Weights can be 1: they are compared in 256ths. */
 static u64 share_of(u64 share, const struct cgrp_ctx *c, u32 weight)
 {
-	return tree_share(share, weight, c->sum_before >> EPOCH_SHIFT);
+	return tree_share(share, weight << 8, c->sum_before >> (EPOCH_SHIFT - 8));
 }
 
 /* Is the cgroup at @level of a vCPU's path one that all vCPUs of the VM are in? */
@@ -160,16 +195,20 @@ static bool vm_shares(struct vm_ctx *vm, u64 cgroup, u32 level, bool first)
 	return first || level < vm->levels;
 }
 
-/* How long a VM or a host task wanted the CPU since it was last asked. */
-static u64 wanted(struct task_ctx *t, struct vm_ctx *vm)
+/* How long a VM or a host task wanted the CPU since it was last asked, once an epoch. */
+static u64 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 epoch)
 {
-	u64 all, before;
+	u64 all, before, epochs;
 
 	if (!vm)
 		return __sync_lock_test_and_set(&t->wants, 0);
+	epochs = epoch - vm->counted;
+	vm->counted = epoch;
 	all = vm->times.ran_ns + vm->times.ready_ns;
 	before = __sync_lock_test_and_set(&vm->wanted_before, all);
-	return vtime_before(before, all) ? all - before : 0;
+	all = vtime_before(before, all) ? all - before : 0;
+	/* However many vCPUs it has, it is one. */
+	return all < epochs * EPOCH_NS ? all : epochs * EPOCH_NS;
 }
 
 /*
@@ -184,11 +223,15 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	struct cgrp_ctx *c, *parent = NULL;
 	bool first = vm && !vm->levels;
 	u32 weight = p->scx.weight;
-	u64 epoch = now >> EPOCH_SHIFT;
+	u64 epoch = now >> EPOCH_SHIFT, wants = 0;
+	bool counts = !vm || vm->counted != epoch, waited;
 	int level;
 
 	if (!cgrp)
 		return;
+	if (counts)
+		wants = wanted(t, vm, epoch);
+	waited = wants > EPOCH_NS;
 	if (vm && !first && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
 	bpf_for(level, 0, cgrp->level + 1) {
@@ -199,17 +242,15 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		if (c && vm && !vm_shares(vm, (u64)above, level, first)) {
 			*inner = *inner * c->weight / WEIGHT_DFL;
 		} else if (c) {
-			begin_epoch(c, epoch);
+			begin_epoch(c, epoch, waited);
 			if (parent) {
 				*share = share_of(*share, parent, c->weight);
-				count_cgroup(parent, c, epoch);
+				count_cgroup(parent, c, epoch, waited);
 			}
 			parent = c;
 		}
-		if (c && c->quota && !note_quota(t, c->quota))
-			scx_bpf_exit(EXIT_CPU_MAX,
-				     "%s[%d] is below more than %d cgroups with cpu.max set",
-				     p->comm, p->pid, MAX_QUOTA_LEVELS);
+		if (c && c->quota)
+			note_quota(t, c->quota);
 		bpf_cgroup_release(above);
 	}
 	if (first)
@@ -218,11 +259,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	if (!parent)
 		return;
 	*share = share_of(*share, parent, weight);
-	if (!vm || vm->counted != epoch) {
-		u64 wants = wanted(t, vm);
-
-		if (vm)
-			vm->counted = epoch;
+	if (counts) {
 		count_child(parent, weight, wants);
 		count_child(&everybody, 0, wants);
 	}
@@ -242,9 +279,9 @@ __noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 	vm = vm_of(t);
 	t->weight_gen = gen;
 	t->nr_quotas = 0;
-	begin_epoch(&everybody, epoch);
+	begin_epoch(&everybody, epoch, false);
 	walk_tree(p, t, vm, now, &share, &inner);
-	weight = tree_weight(share, everybody.wants_before >> EPOCH_SHIFT);
+	weight = tree_weight(share, everybody.wants_before >> (EPOCH_SHIFT - 8));
 	if (!vm) {
 		t->weight = weight;
 		return 0;

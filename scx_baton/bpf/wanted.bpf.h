@@ -91,15 +91,20 @@ static inline s32 *host_queue(u32 place)
 	return &host_waits[place & (2 * MAX_CPUS - 1)];
 }
 
-/* Host tasks that wait for @cpu alone, and for any pCPU of its LLC. */
+/* Host tasks that wait for @cpu alone, or for any pCPU of its LLC. */
+static inline s32 host_waiting(s32 cpu, bool bound)
+{
+	return *host_queue(bound ? cpu : MAX_CPUS + llc_of(cpu));
+}
+
 static inline bool host_waits_for(s32 cpu)
 {
-	return *host_queue(cpu) > 0;
+	return host_waiting(cpu, true) > 0;
 }
 
 static inline bool host_waits_near(s32 cpu)
 {
-	return *host_queue(MAX_CPUS + cpu_llc[cpu & (MAX_CPUS - 1)]) > 0;
+	return host_waiting(cpu, false) > 0;
 }
 
 /* The host task @t, which last ran on @cpu, waits, if @bound for that pCPU alone. */

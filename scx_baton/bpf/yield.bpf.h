@@ -14,8 +14,8 @@
 
 /*
  * The boost of a vCPU that was to take an interrupt is over, or the slice of one for which its
- * siblings wait, or a vCPU polls while others wait. Not a thread of the kernel that has preempted
- * it.
+ * siblings wait, or a vCPU polls while others wait, not a thread of the kernel that has preempted
+ * it; or a task ran ahead of its quota.
  */
 static int look(void *map, int *key, struct look_timer *at)
 {
@@ -23,7 +23,7 @@ static int look(void *map, int *key, struct look_timer *at)
 	u64 now = scx_bpf_now(), ends_at = c->ends_at;
 	bool over = ends_at && !vtime_before(now, ends_at);
 
-	if (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu)))
+	if (c->rescued || (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu))))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
 	if (ends_at && !over)
 		look_soon(at->cpu, ends_at - now);

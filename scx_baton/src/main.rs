@@ -157,7 +157,8 @@ struct Scheduler<'a> {
     pcpus: usize,
     polling: Option<Polling>,
     /// Of VMs that are too many.
-    warned: bool,
+    /// Of too many VMs, and of too many quotas.
+    warned: [bool; 2],
 }
 
 impl<'a> Scheduler<'a> {
@@ -234,7 +235,7 @@ impl<'a> Scheduler<'a> {
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
             polling: None,
-            warned: false,
+            warned: [false; 2],
         })
     }
 
@@ -305,13 +306,23 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    fn warn_of_slotless_vms(&mut self) -> Result<()> {
-        if !self.warned && self.count(baton_count_COUNT_SLOTLESS)? > 0 {
-            self.warned = true;
-            log::warn!(
-                "there are more than {baton_limits_MAX_VMS} VMs: vCPUs of the others are scheduled as any task of \
-                 the host"
-            );
+    /// Says once what it does without for those that are too many.
+    fn warn_of_limits(&mut self) -> Result<()> {
+        let vms = format!(
+            "there are more than {baton_limits_MAX_VMS} VMs: vCPUs of the others are scheduled as any task of the \
+             host"
+        );
+        let quotas = format!(
+            "more than {baton_limits_MAX_QUOTA_LEVELS} cgroups one inside another have a cpu.max, or more than {} \
+             in all: the outer ones are enforced; echo max > .../cpu.max removes one",
+            baton_limits_MAX_QUOTAS - 1
+        );
+        let limits = [(baton_count_COUNT_SLOTLESS, vms), (baton_count_COUNT_QUOTALESS, quotas)];
+        for (place, (count, words)) in limits.into_iter().enumerate() {
+            if !self.warned[place] && self.count(count)? > 0 {
+                self.warned[place] = true;
+                log::warn!("{words}");
+            }
         }
         Ok(())
     }
@@ -339,7 +350,7 @@ impl<'a> Scheduler<'a> {
             polling.govern(&self.vms()?)?;
             self.polling = Some(polling);
         }
-        self.warn_of_slotless_vms()?;
+        self.warn_of_limits()?;
         if !self.told_of_quotas {
             self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
         }
@@ -387,10 +398,6 @@ fn process_name(tgid: i32) -> String {
 /// What to do about an exit that the scheduler itself asked for.
 fn remedy(uei: &UserExitInfo) -> Result<()> {
     match uei.exit_code() {
-        Some(code) if code == baton_exit_EXIT_CPU_MAX as i64 => bail!(
-            "more cgroups have a cpu.max than {NAME} enforces (the line above names the limit): remove \
-             some (echo max > .../cpu.max) and start again; the kernel's scheduler is in charge"
-        ),
         Some(code) if code == baton_exit_EXIT_CORE_SCHED as i64 => bail!(
             "vCPU threads have core-scheduling cookies on a host with SMT, a combination that is \
              known to deadlock under sched_ext: switch core scheduling off for them; the kernel's \

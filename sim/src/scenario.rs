@@ -866,7 +866,7 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 20] = [
+pub const SCENARIOS: [(&str, &str); 26] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("file-server", include_str!("../scenarios/file-server.toml")),
@@ -887,6 +887,12 @@ pub const SCENARIOS: [(&str, &str); 20] = [
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
     ("big-300", include_str!("../scenarios/big-300.toml")),
     ("big-partitions", include_str!("../scenarios/big-partitions.toml")),
+    ("attack-container", include_str!("../scenarios/attack-container.toml")),
+    ("attack-threads", include_str!("../scenarios/attack-threads.toml")),
+    ("attack-bound", include_str!("../scenarios/attack-bound.toml")),
+    ("attack-vms", include_str!("../scenarios/attack-vms.toml")),
+    ("attack-crowd", include_str!("../scenarios/attack-crowd.toml")),
+    ("attack-quotas", include_str!("../scenarios/attack-quotas.toml")),
 ];
 
 /// Reads a scenario.

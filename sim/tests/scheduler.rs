@@ -838,3 +838,29 @@ fn vms_stay_within_their_cpusets() {
         assert!(outcome.vms[0].used + outcome.vms[1].used > 7.8, "{}", outcome.table());
     }
 }
+
+/// What a tenant can do to others: Baton stays, and the VM beside it keeps what it is due, in pCPUs.
+#[test]
+fn tenants_take_no_more_than_their_share() {
+    let due = [
+        ("attack-container", 1.86),
+        ("attack-threads", 6.9),
+        ("attack-bound", 1.35),
+        ("attack-vms", 3.5),
+        ("attack-crowd", 0.95),
+        ("attack-quotas", 1.35),
+    ];
+    for (name, due) in due {
+        let (outcome, _) = simulate(&load(name, &[]).expect(name)).expect(name);
+        let victim = outcome.vms.last().expect("a VM").used;
+        assert!(victim > due, "{name}: {victim} pCPUs, due {due}");
+    }
+}
+
+/// Ten thousand threads that are bound to one pCPU: none waits until the kernel's watchdog ends Baton.
+#[test]
+fn ten_thousand_bound_threads_do_not_stall() {
+    let set = |key: &str, value: &str| (key.to_string(), value.to_string());
+    let changes = [set("thread.0.count", "9999"), set("seconds", "40"), set("starvation-s", "15")];
+    simulate(&load("attack-bound", &changes).expect("known")).expect("nobody starves");
+}
