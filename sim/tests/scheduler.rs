@@ -864,3 +864,21 @@ fn ten_thousand_bound_threads_do_not_stall() {
     let changes = [set("thread.0.count", "9999"), set("seconds", "40"), set("starvation-s", "15")];
     simulate(&load("attack-bound", &changes).expect("known")).expect("nobody starves");
 }
+
+/// What two pCPUs count at once, in any order of their steps.
+#[test]
+fn counts_near_a_cache_hold_in_any_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("races");
+    let sim = env!("CARGO_MANIFEST_DIR");
+    let status = std::process::Command::new(std::env::var("BPF_CLANG").unwrap_or("clang".into()))
+        .args(["-std=gnu11", "-O1", "-fno-strict-aliasing", "-fwrapv", "-Wall", "-Wno-unused"])
+        .args([format!("-I{sim}/shim/include"), format!("-I{sim}/../scx_baton/bpf")])
+        .arg(format!("{sim}/tests/races.c"))
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(status.expect("clang").success());
+    let out = std::process::Command::new(program).output().expect("it runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
