@@ -328,6 +328,17 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
 	return true;
 }
 
+/* The LLC that is looked at beside that of @cpu: the next one each time. */
+static u32 far_llc(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 llc;
+
+	c->far = c->far + 1 < nr_llcs ? c->far + 1 : 1;
+	llc = llc_of(cpu) + c->far;
+	return llc < nr_llcs ? llc : llc - nr_llcs;
+}
+
 /* The host task that goes first on a pCPU. */
 struct host_pick {
 	u64 vtime;
@@ -337,13 +348,14 @@ struct host_pick {
 	u32 seen; /* candidates */
 };
 
-/* Of equals, one that waits goes before one that has just run. */
-static void consider_queue(struct host_pick *h, u64 dsq)
+/* Of equals, one that waits goes before one that has just run; from afar it must be @later. */
+static void consider_queue(struct host_pick *h, u64 dsq, u64 later)
 {
 	u64 vtime;
 
 	if (!peek_vtime(dsq, &vtime))
 		return;
+	vtime += later;
 	h->seen++;
 	if (h->found && vtime_before(h->vtime, vtime))
 		return;
@@ -356,6 +368,8 @@ static void consider_queue(struct host_pick *h, u64 dsq)
 /* The host tasks that wait for @cpu are candidates. Not static, as above. */
 __noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
 {
+	u32 far;
+
 	if (!h)
 		return 0;
 	if (nr_quotas) {
@@ -363,9 +377,15 @@ __noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
 		park_heads(llc_dsq(cpu), now);
 	}
 	if (host_waits_for(cpu))
-		consider_queue(h, cpu);
+		consider_queue(h, cpu, 0);
 	if (host_waits_near(cpu))
-		consider_queue(h, llc_dsq(cpu));
+		consider_queue(h, llc_dsq(cpu), 0);
+	if (nr_llcs == 1)
+		return 0;
+	/* More may wait there, or no pCPU be online any more. */
+	far = far_llc(cpu);
+	if (*host_queue(MAX_CPUS + far) > 0)
+		consider_queue(h, LLC_DSQ_BASE + far, HOST_FAR_NS);
 	return 0;
 }
 
@@ -412,10 +432,7 @@ __noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 	if (near_vm)
 		rank = rank_on(c, near, near_vm, near_vm->nr_running - (near == prev_vm), now);
 	bpf_for(i, 1, nr_llcs) {
-		c->far = c->far + 1 < nr_llcs ? c->far + 1 : 1;
-		seen.llc = llc_of(cpu) + c->far;
-		if (seen.llc >= nr_llcs)
-			seen.llc -= nr_llcs;
+		seen.llc = far_llc(cpu);
 		far = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 		vm = vm_slot(far);
 		if (vm && may_start(far, cpu) &&

@@ -92,6 +92,9 @@
 /* And this close: it takes one that ran near it. */
 #define NEAR_WINDOW_NS (4 * TURN_NS)
 
+/* A host task of another last-level cache goes first if it is so far behind those of this one. */
+#define HOST_FAR_NS TURN_NS
+
 /*
  * A VM is spread when its vCPUs halt more often than once in SPREAD_BELOW_NS of CPU time, and
  * no longer when less often than once in SPREAD_ABOVE_NS: several times, or hardly once, in

@@ -174,7 +174,9 @@ impl<'a> Scheduler<'a> {
 
         let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no options")?;
         rodata.smt_active = topo.smt_enabled;
-        rodata.nr_llcs = topo.all_llcs.len().max(1) as u32;
+        // A virtual machine without caches has one for each CPU: they are no closer to one another.
+        let shared = topo.all_llcs.values().any(|llc| llc.all_cpus.len() > 1);
+        rodata.nr_llcs = if shared { topo.all_llcs.len().max(1) as u32 } else { 1 };
         if rodata.nr_llcs > baton_limits_MAX_LLCS {
             bail!(
                 "{} last-level caches, at most {} are supported",
@@ -184,16 +186,17 @@ impl<'a> Scheduler<'a> {
         }
         let mut place = 0;
         for (i, llc) in topo.all_llcs.values().enumerate() {
+            let slot_of_llc = if shared { i } else { 0 };
             for &cpu in llc.all_cpus.keys() {
                 let Some(slot) = rodata.cpu_llc.get_mut(cpu) else {
                     bail!("CPU {cpu}: at most {} CPUs are supported", baton_limits_MAX_CPUS);
                 };
-                *slot = i as u16;
+                *slot = slot_of_llc as u16;
                 rodata.llc_cpus[place] = cpu as u16;
                 rodata.cpu_place[cpu] = place as u16;
                 place += 1;
             }
-            rodata.llc_first[i + 1] = place as u16;
+            rodata.llc_first[slot_of_llc + 1] = place as u16;
         }
 
         // Those that are offline now have no core.

@@ -882,3 +882,17 @@ fn counts_near_a_cache_hold_in_any_order() {
     let out = std::process::Command::new(program).output().expect("it runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
+
+/// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside VMs on
+/// the other one.
+#[test]
+fn threads_leave_a_cache_whose_pcpus_are_gone() {
+    let gone = [0, 1, 2, 3, 8, 9, 10, 11]
+        .map(|cpu| format!("[[fault]]\nat-ms = 500.0\noffline = {cpu}\n"))
+        .concat();
+    run(&format!(
+        "machine = \"ryzen-16\"\nscheduler = \"scx_baton\"\nseconds = 6.0\nstarvation-s = 3.0\n\
+         [[vm]]\ncount = 4\nvcpus = 8\nworkload = \"compute\"\n\
+         [[thread]]\ncount = 40\nrun-us = 1000.0\n{gone}"
+    ));
+}
