@@ -27,8 +27,8 @@ RUSTFMT = rustfmt --edition 2024
 GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests/*.c \
-	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c sim/tests/*.c \
-	testbed/bochs/port.cc testbed/bochs/port.h)
+	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c \
+	sim/tests/*.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean

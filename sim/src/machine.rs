@@ -105,9 +105,9 @@ pub struct Costs {
     /// an IPI, for which a guest there exits (`vmx_vcpu_load_vmcs()`). 0: not so, as on AMD.
     #[serde(default)]
     pub migrate_ns: Ns,
-    /// What caches cost a thread at most that starts on another pCPU than before: of its core, of its
-    /// last-level cache, of its node, of another node. One that ran for less since it moved last had
-    /// less in them, and pays as much as it ran.
+    /// What caches cost a thread at most that starts on another pCPU than before: of its core, of
+    /// its last-level cache, of its node, of another node. One that ran for less since it moved
+    /// last had less in them, and pays as much as it ran.
     #[serde(default)]
     pub move_ns: [Ns; 4],
     /// What an interrupt costs a guest whose pCPU chooses again, and chooses the same thread.
@@ -251,8 +251,8 @@ impl Machine {
         }
     }
 
-    /// What two pCPUs do not share: 0: one core, 1: only the last-level cache, 2: only the node, 3: none
-    /// of them.
+    /// What two pCPUs share: 0: a core, 1: only the last-level cache, 2: only the node, 3: none of
+    /// them.
     pub fn distance(&self, from: u32, to: u32) -> usize {
         let (a, b) = (&self.cpus[from as usize], &self.cpus[to as usize]);
         match (from == to || a.sibling == to, a.llc == b.llc, a.node == b.node) {

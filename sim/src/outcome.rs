@@ -42,8 +42,8 @@ pub struct VmOutcome {
     pub yields_per_s: f64,
     pub ipis_per_s: f64,
     pub halts_per_s: f64,
-    /// Starts of its vCPUs on another pCPU: of the same core, of the same last-level cache, of the same
-    /// node, of another node.
+    /// Starts of its vCPUs on another pCPU: of the same core, of the same last-level cache, of the
+    /// same node, of another node.
     #[serde(default)]
     pub moves_per_s: [f64; 4],
     /// Of all polls at HLT, those that an interrupt ended.

@@ -819,8 +819,8 @@ fn eevdf_keeps_quotas() {
     assert!((1.0..1.2).contains(&lifted.vms[1].used), "{}", lifted.table());
 }
 
-/// On two last-level caches a VM that fits into one stays there under EEVDF, and one that is bound to
-/// a cpuset never leaves it, under either scheduler.
+/// On two last-level caches a VM that fits into one stays there, and one that is bound to a
+/// cpuset never leaves it, under either scheduler.
 #[test]
 fn vms_stay_within_their_cpusets() {
     for scheduler in ["eevdf", "scx_baton"] {
@@ -839,7 +839,7 @@ fn vms_stay_within_their_cpusets() {
     }
 }
 
-/// What a tenant can do to others: Baton stays, and the VM beside it keeps what it is due, in pCPUs.
+/// What a tenant does to others: Baton stays, and the VM beside it keeps its due, in pCPUs.
 #[test]
 fn tenants_take_no_more_than_their_share() {
     let due = [
@@ -857,7 +857,7 @@ fn tenants_take_no_more_than_their_share() {
     }
 }
 
-/// Ten thousand threads that are bound to one pCPU: none waits until the kernel's watchdog ends Baton.
+/// Ten thousand threads bound to one pCPU: none waits until the kernel's watchdog ends Baton.
 #[test]
 fn ten_thousand_bound_threads_do_not_stall() {
     let set = |key: &str, value: &str| (key.to_string(), value.to_string());
@@ -883,8 +883,8 @@ fn counts_near_a_cache_hold_in_any_order() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
 
-/// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside VMs on
-/// the other one.
+/// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside
+/// VMs on the other one.
 #[test]
 fn threads_leave_a_cache_whose_pcpus_are_gone() {
     let gone = [0, 1, 2, 3, 8, 9, 10, 11]

@@ -26,7 +26,7 @@ impl Bandwidth {
         self.left <= 0
     }
 
-    /// It has used so much (`account_cfs_rq_runtime()`); when its timer is to run out, if that is to
+    /// It has used so much (`account_cfs_rq_runtime()`); when its timer runs out, if that is to
     /// be set now (`start_cfs_bandwidth()`).
     pub fn charge(&mut self, ran: Ns, now: Ns) -> Option<Ns> {
         self.left -= ran as i64;
@@ -37,8 +37,8 @@ impl Bandwidth {
         Some(self.ends)
     }
 
-    /// A period ends (`__refill_cfs_bandwidth_runtime()`). When the next one does, unless nothing was
-    /// used in this one.
+    /// A period ends (`__refill_cfs_bandwidth_runtime()`). When the next one does, unless nothing
+    /// was used in this one.
     pub fn refill(&mut self, now: Ns) -> Option<Ns> {
         let most = (self.quota + self.burst) as i64;
         let idle = self.left >= most;

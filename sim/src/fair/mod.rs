@@ -22,7 +22,7 @@ const NR_LATENCY: usize = 8;
 /// `load_balance()` of a busy pCPU within its last-level cache, roughly: every so many ticks. In a
 /// larger domain as much less often as it has more pCPUs (`get_sd_balance_interval()`).
 const BALANCE_TICKS: u64 = 8;
-/// Scheduling domains of a pCPU, as [`Machine::distance`] has them: a last-level cache, a node, all.
+/// Scheduling domains, as [`Machine::distance`] has them: a last-level cache, a node, all.
 const DOMAINS: [usize; 3] = [1, 2, 3];
 
 /// One pCPU.
@@ -322,8 +322,8 @@ impl Fair {
         found
     }
 
-    /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an idle
-    /// pCPU that does, else where it ran. Those of other caches pull it when they look for work.
+    /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an
+    /// idle pCPU that does, else where it ran. Those of other caches pull it when they look for work.
     fn select(&self, m: &Machine, task: u32) -> u32 {
         let prev = m.task(task).cpu;
         let idle = |cpu: u32| self.is_idle(cpu) && m.may_run(task, cpu);
@@ -359,8 +359,8 @@ impl Fair {
         waiting + usize::from(rq.curr != NONE)
     }
 
-    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain, if that has two
-    /// more than this one.
+    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain, if that has
+    /// two more than this one.
     fn pull(&mut self, m: &mut Machine, cpu: u32, domain: usize) -> bool {
         let n = m.cpus.len() as u32;
         let own = self.load(cpu);
