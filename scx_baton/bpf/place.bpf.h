@@ -205,6 +205,14 @@ __noinline int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 	return running && host_goes_first(vtime, running->vtime, vnow);
 }
 
+static bool runs_whole_gang(s32 cpu)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+	const struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+
+	return vm && vm_is_whole(vm);
+}
+
 static void preempt(s32 cpu)
 {
 	cpu_ctx(cpu)->kicked = 1;
@@ -225,16 +233,21 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
  */
 #define MAX_LOOKS 32
 
+/* And so many more for one that is better to preempt than the first. */
+#define MORE_LOOKS 8
+
 /*
  * Room for @p, which has just woken and found no idle pCPU: a pCPU where a vCPU polls, as that
- * costs nobody anything, or else one that it may preempt, at home if possible; negative if there is
- * none. Not static: the verifier looks at such a function once.
+ * costs nobody anything, or else one that it may preempt, at home if possible, and rather not one
+ * of a whole gang; negative if there is none. Not static: the verifier looks at such a function
+ * once.
  */
 __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
-	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
+	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS, more = MORE_LOOKS;
 	u64 polling = count(COUNT_POLLING);
+	bool whole = true;
 
 	bpf_for(i, 0, looks) {
 		cpu = near_cpu(home, i);
@@ -242,9 +255,12 @@ __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtim
 			continue;
 		if (polling && !cpu_ctx(cpu)->kicked && polls(cpu))
 			return cpu;
-		if (best < 0 && may_preempt(cpu, slot, vtime, now))
-			best = cpu;
-		if (best >= 0 && !polling)
+		if (whole && may_preempt(cpu, slot, vtime, now)) {
+			whole = runs_whole_gang(cpu);
+			if (best < 0 || !whole)
+				best = cpu;
+		}
+		if (best >= 0 && !polling && (!whole || !--more))
 			break;
 	}
 	return best;

@@ -255,6 +255,15 @@ static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts, u64 s
 	       ran > spins * (vm->spread ? GANG_SPINS_NS : 2 * GANG_SPINS_NS);
 }
 
+/*
+ * Do several vCPUs of @vm run, and all that want to? Such a gang loses more by an interruption of
+ * one of them than one that lacks a vCPU already: those that wait for that one get nothing done.
+ */
+static inline bool vm_is_whole(const struct vm_ctx *vm)
+{
+	return vm->nr_running > 1 && vm->nr_queued <= 0 && !vm->spread;
+}
+
 /* Until when a vCPU of @vm may run that starts now: to the end of the VM's turn, or a turn. */
 static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
 {
