@@ -145,8 +145,8 @@ struct task_ctx {
 	u32 nr_quotas;
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
-	u32 queued_llc; /* one past the LLC where it ran before it waited, if it is a vCPU; else 0
-			 */
+	u32 queued_llc; /* a vCPU that waits: one past the LLC where it ran, perhaps KEPT_NEAR; else
+			   0 */
 	u32 queued_cpu; /* a vCPU that waits for one pCPU alone: one past that; else 0 */
 	u32 queued_host; /* a host task that waits: one past its place in host_waits; else 0 */
 	u32 run_vm; /* for whom it was started */

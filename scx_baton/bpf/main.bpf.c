@@ -145,6 +145,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	stay(t);
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
+	c->brief = 0;
 	/* A spinner that goes on is not picked anew. */
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;
@@ -156,6 +157,10 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 			c->since = t->run_at;
 		c->donates_until = t->run_at + p->scx.slice;
 	}
+	if (c->kept == p->pid)
+		c->kept = 0;
+	else if (vm && picked && c->kept)
+		release(cpu);
 	runs_for(p, t, cpu, picked);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
@@ -181,6 +186,8 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t, cpu, now);
+	if (c->kept)
+		release(cpu);
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t), now);
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
@@ -492,6 +499,7 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 	cpu_ctx(cpu)->boost_pid = 0;
+	release(cpu);
 	__sync_fetch_and_sub(&nr_online, 1);
 	release_bound(cpu, cpu);
 	release_bound(PARKED_DSQ, cpu);

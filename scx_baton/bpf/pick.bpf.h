@@ -49,6 +49,8 @@ __noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen 
 	seen->nr = 0;
 	bpf_for(w, 0, words) {
 		word = *vms_near(seen->llc, w);
+		if (c->kept && seen->llc == llc_of(cpu) && w == (c->kept_vm & (MAX_VMS - 1)) / 64)
+			word |= 1ULL << c->kept_vm % 64;
 		if (prev_vm != NO_VM && w == (prev_vm & (MAX_VMS - 1)) / 64)
 			word |= 1ULL << prev_vm % 64;
 		bpf_for(i, 0, 64) {
@@ -110,7 +112,7 @@ __noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 			continue;
 		t = task_ctx(p);
 		if (!t || (pass != PASS_KEPT_OUT && kept_out(t, now)) ||
-		    parks(BPF_FOR_EACH_ITER, p, t, now))
+		    (is_kept(t) && t->last_cpu != cpu) || parks(BPF_FOR_EACH_ITER, p, t, now))
 			continue;
 		if (pass <= PASS_NEAR) {
 			if (!seen++)
@@ -454,6 +456,28 @@ static bool dispatch_far(u32 near, u32 prev_vm, s32 cpu, const struct host_pick 
 	       dispatch_vcpu(far, cpu, false, now);
 }
 
+/*
+ * @cpu would go idle: it takes a vCPU that is kept for another pCPU of this cache. Not static, as
+ * above.
+ */
+__noinline int dispatch_kept(s32 cpu, u64 now)
+{
+	u32 i, looks = nr_near(cpu) < MAX_LOOKS ? nr_near(cpu) : MAX_LOOKS, slot;
+	struct cpu_ctx *c;
+	struct vm_ctx *vm;
+
+	bpf_for(i, 1, looks) {
+		c = cpu_ctx(near_cpu(cpu, i));
+		slot = c->kept_vm;
+		vm = c->kept ? vm_slot(slot) : NULL;
+		if (!vm || !start_vcpu(c->kept, slot, vm_slice(vm, false, now), BOOST_NONE, cpu))
+			continue;
+		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
+		return true;
+	}
+	return false;
+}
+
 /* None of those that go first may run here: any VM that may, round robin, from @c's last on. */
 static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
 {
@@ -533,8 +557,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (slot == NO_VM) {
 		if (!host.found) {
 			/* Known as it is loaded: one LLC is no loop. */
-			if (nr_llcs > 1)
-				steal_host_task(cpu);
+			if ((nr_llcs == 1 || !steal_host_task(cpu)) && waiting)
+				dispatch_kept(cpu, now);
 			return;
 		}
 		if (choice)

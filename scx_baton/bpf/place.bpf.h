@@ -33,6 +33,9 @@ struct cpu_ctx {
 	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	u32 donor_vm;
 	s32 resumes; /* the same, on its way */
+	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
+	u32 kept_vm;
+	u32 brief; /* who preempts will run for a moment */
 	u32 kicked; /* preemption is on its way, do not ask for another */
 } __attribute__((aligned(64)));
 
@@ -205,6 +208,43 @@ __noinline int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 	return running && host_goes_first(vtime, running->vtime, vnow);
 }
 
+/*
+ * @p was taken off @cpu by a task that will run for a moment: it waits for that pCPU, up to its
+ * next tick. Else another one of this cache would take it meanwhile, and lose its own that way.
+ */
+static void keep(const struct task_struct *p, struct task_ctx *t, s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (!c->brief || c->kept || t->queued_vm || (c->donor && c->donor != p->pid))
+		return;
+	t->queued_llc = KEPT_NEAR | (llc_of(cpu) + 1);
+	c->kept_vm = t->vm;
+	c->kept = p->pid;
+}
+
+static inline bool is_kept(const struct task_ctx *t)
+{
+	return t->queued_llc & KEPT_NEAR;
+}
+
+/* Others may have the vCPU that is kept for @cpu. Not static: the verifier looks at it once. */
+__noinline int release(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_struct *p = bpf_task_from_pid(c->kept);
+	struct task_ctx *t;
+
+	c->kept = 0;
+	if (!p)
+		return 0;
+	t = task_ctx(p);
+	if (t && t->last_cpu == cpu)
+		share_near(t, llc_of(cpu), c->kept_vm);
+	bpf_task_release(p);
+	return 0;
+}
+
 static bool runs_whole_gang(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
@@ -293,6 +333,7 @@ static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx
 	if (best < 0)
 		return;
 	count_preemption(best, home, vm, t->vm);
+	cpu_ctx(best)->brief = !vm;
 	preempt(best);
 }
 
@@ -313,6 +354,7 @@ static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct v
 	if (c->runs == RUNS_VCPU && !c->donor)
 		donates(c, c->pid, c->vm);
 	t->boosted = BOOST_VISIT;
+	c->brief = 1;
 	c->kicked = 1;
 	/* It is waited for: whoever leaves is charged. */
 	join_queue(p, t, vm, now);
@@ -475,8 +517,10 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
-		if (cpu_ctx(cpu)->runs == RUNS_VCPU)
+		if (cpu_ctx(cpu)->runs == RUNS_VCPU) {
+			cpu_ctx(cpu)->brief = 1;
 			enq_flags |= SCX_ENQ_PREEMPT;
+		}
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);
 		return;
 	}
@@ -495,6 +539,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
+	if (vm && !(enq_flags & SCX_ENQ_WAKEUP))
+		keep(p, t, cpu);
 	join_queue(p, t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 

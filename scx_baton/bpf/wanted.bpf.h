@@ -148,29 +148,61 @@ static inline s32 *waiting_near(u32 llc, u32 slot)
 				(MAX_LLCS * MAX_VMS - 1)];
 }
 
+/* In queued_llc: it waits for the pCPU that it was taken from, and is not counted. */
+#define KEPT_NEAR (1U << 31)
+
+/*
+ * Does any vCPU of the VM in @slot wait near @llc? Others may change that at any moment: who clears
+ * the bit looks once more, as nobody would see a vCPU that waits without it.
+ */
+static inline void mark_near(u32 llc, u32 slot, bool waits)
+{
+	u64 *word = vms_near(llc, (slot & (MAX_VMS - 1)) / 64), bit = 1ULL << slot % 64;
+	volatile s32 *waiting = waiting_near(llc, slot);
+
+	if (waits) {
+		__sync_fetch_and_or(word, bit);
+		if (*waiting > 0)
+			return;
+	}
+	__sync_fetch_and_and(word, ~bit);
+	if (*waiting > 0)
+		__sync_fetch_and_or(word, bit);
+}
+
+static inline void count_near(u32 llc, u32 slot)
+{
+	if (__sync_fetch_and_add(waiting_near(llc, slot), 1) == 0)
+		mark_near(llc, slot, true);
+}
+
 /* @t, a vCPU, waits, which ran on @cpu. */
 static inline void join_near(struct task_ctx *t, u32 slot, s32 cpu)
 {
 	u32 llc = llc_of(cpu);
 
 	t->queued_llc = llc + 1;
-	if (__sync_fetch_and_add(waiting_near(llc, slot), 1) == 0)
-		__sync_fetch_and_or(vms_near(llc, (slot & (MAX_VMS - 1)) / 64), 1ULL << slot % 64);
+	count_near(llc, slot);
+}
+
+/*
+ * @t, which waits for one pCPU, waits for any near from now on, unless it has left: whoever takes
+ * its mark counts.
+ */
+static inline void share_near(struct task_ctx *t, u32 llc, u32 slot)
+{
+	u32 kept = KEPT_NEAR | (llc + 1);
+
+	if (__sync_val_compare_and_swap(&t->queued_llc, kept, llc + 1) == kept)
+		count_near(llc, slot);
 }
 
 static inline void leave_near(struct task_ctx *t, u32 slot)
 {
-	u32 llc = t->queued_llc - 1;
-	s32 *waiting = waiting_near(llc, slot);
-	u64 *word = vms_near(llc, (slot & (MAX_VMS - 1)) / 64);
+	u32 was = __sync_lock_test_and_set(&t->queued_llc, 0);
 
-	t->queued_llc = 0;
-	if (__sync_fetch_and_sub(waiting, 1) != 1)
-		return;
-	__sync_fetch_and_and(word, ~(1ULL << slot % 64));
-	/* One that came in between has set the bit before it was cleared. */
-	if (*(volatile s32 *)waiting > 0)
-		__sync_fetch_and_or(word, 1ULL << slot % 64);
+	if (!(was & KEPT_NEAR) && __sync_fetch_and_sub(waiting_near(was - 1, slot), 1) == 1)
+		mark_near(was - 1, slot, false);
 }
 
 /* @t, a vCPU of @vm, waits for @cpu alone. */
