@@ -410,24 +410,26 @@ static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 	return start_from(h->dsq, cpu);
 }
 
-/* May the first one in the queue of the VM in @slot run on @cpu? */
-static bool may_start(u32 slot, s32 cpu)
+/* The first one in the queue of the VM in @slot, if it has waited for long. */
+static struct task_struct *waits_long(u32 slot, u64 now)
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(vm_dsq(slot));
+	struct task_ctx *t = p ? task_ctx(p) : NULL;
 
-	return p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+	return t && vtime_before(t->queued_at + FAR_WAIT_NS, now) ? p : NULL;
 }
 
 /*
- * The VM that goes first on @cpu of those that wait in another LLC, if a turn of all its vCPUs
- * before @near, of which one runs on if that is @prev_vm; any, if there is no @near and @idle. One
- * other LLC is looked at each time, or all. Not static, as above.
+ * The VM that goes first on @cpu of those that wait for long in another LLC, if well before @near,
+ * of which one runs on if that is @prev_vm; any, if there is no @near and @idle. One other LLC is
+ * looked at each time, or all. Not static, as above.
  */
 __noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 {
 	struct vm_ctx *near_vm = vm_slot(near), *vm;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vms_seen seen = {};
+	struct task_struct *p;
 	u64 rank = ~0ULL;
 	u32 i, far;
 
@@ -437,8 +439,9 @@ __noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 		seen.llc = far_llc(cpu);
 		far = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 		vm = vm_slot(far);
-		if (vm && may_start(far, cpu) &&
-		    rank_on(c, far, vm, vm->nr_running, now) + turns_of(vm, vm->nr_vcpus) < rank)
+		p = vm ? waits_long(far, now) : NULL;
+		if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+		    rank_on(c, far, vm, vm->nr_running, now) + FAR_BEHIND_NS < rank)
 			return far;
 		if (near_vm || !idle)
 			break;

@@ -92,6 +92,14 @@
 /* And this close: it takes one that ran near it. */
 #define NEAR_WINDOW_NS (4 * TURN_NS)
 
+/*
+ * A vCPU that waits near another last-level cache leaves that once it has waited so long, if its VM
+ * is so far behind those of this one, or a pCPU here is idle. A visitor is gone sooner than that;
+ * EEVDF holds what is in a cache to be worth half of it (sysctl_sched_migration_cost).
+ */
+#define FAR_WAIT_NS (1ULL * 1000 * 1000)
+#define FAR_BEHIND_NS (TURN_NS / 2)
+
 /* A host task of another last-level cache goes first if it is so far behind those of this one. */
 #define HOST_FAR_NS TURN_NS
 

@@ -896,3 +896,35 @@ fn threads_leave_a_cache_whose_pcpus_are_gone() {
          [[thread]]\ncount = 40\nrun-us = 1000.0\n{gone}"
     ));
 }
+
+/// Services, gangs and VMs that compute, on two last-level caches: a vCPU left its own one 9,000
+/// times a second in all, as each pCPU without work took what would run where it was in a moment.
+#[test]
+fn vcpus_stay_near_their_cache() {
+    let services = "[[vm]]\ncount = 6\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+                    program = [\"compute 80us ±20%\", \"io 300us\", \"done\"]\n";
+    let others = [(3, 2, "compute"), (2, 4, "lock"), (1, 8, "ebizzy"), (1, 8, "compute")]
+        .map(|(count, vcpus, workload)| {
+            format!("[[vm]]\ncount = {count}\nvcpus = {vcpus}\nworkload = \"{workload}\"\n")
+        })
+        .concat();
+    let out = run(&format!(
+        "machine = \"ryzen-16\"\nscheduler = \"scx_baton\"\nseconds = 1.0\n{services}{others}"
+    ));
+    let left: f64 = out.vms.iter().map(|vm| vm.moves_per_s[2]).sum();
+    assert!((1.0..3000.0).contains(&left), "{left} a second");
+}
+
+/// ... and no pCPU is idle for long while a vCPU waits near another cache.
+#[test]
+fn caches_share_what_they_have_to_do() {
+    let used = ["eevdf", "scx_baton"].map(|scheduler| {
+        let out = run(&format!(
+            "machine = \"ryzen-16\"\nscheduler = \"{scheduler}\"\nseconds = 5.0\n\
+             [[vm]]\ncount = 18\nvcpus = 1\n[[vm.task]]\ncount = 1\n\
+             program = [\"compute 200ms ±20%\", \"io 60ms\", \"done\"]\n"
+        ));
+        out.vms.iter().map(|vm| vm.used).sum::<f64>()
+    });
+    assert!(used[1] > 0.96 * used[0], "pCPUs used under EEVDF and Baton: {used:?}");
+}
