@@ -350,15 +350,16 @@ struct host_pick {
 	u32 seen; /* candidates */
 };
 
-/* Of equals, one that waits goes before one that has just run; from afar it must be @later. */
-static void consider_queue(struct host_pick *h, u64 dsq, u64 later)
+/* Of equals, one of the @nr that wait goes before one that has just run; from afar it must be
+ * @later. */
+static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
 {
 	u64 vtime;
 
-	if (!peek_vtime(dsq, &vtime))
+	if (nr <= 0 || !peek_vtime(dsq, &vtime))
 		return;
 	vtime += later;
-	h->seen++;
+	h->seen += nr;
 	if (h->found && vtime_before(h->vtime, vtime))
 		return;
 	h->found = true;
@@ -378,16 +379,13 @@ __noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
 		park_heads(cpu, now);
 		park_heads(llc_dsq(cpu), now);
 	}
-	if (host_waits_for(cpu))
-		consider_queue(h, cpu, 0);
-	if (host_waits_near(cpu))
-		consider_queue(h, llc_dsq(cpu), 0);
+	consider_queue(h, cpu, host_waiting(cpu, true), 0);
+	consider_queue(h, llc_dsq(cpu), host_waiting(cpu, false), 0);
 	if (nr_llcs == 1)
 		return 0;
 	/* More may wait there, or no pCPU be online any more. */
 	far = far_llc(cpu);
-	if (*host_queue(MAX_CPUS + far) > 0)
-		consider_queue(h, LLC_DSQ_BASE + far, HOST_FAR_NS);
+	consider_queue(h, LLC_DSQ_BASE + far, *host_queue(MAX_CPUS + far), HOST_FAR_NS);
 	return 0;
 }
 

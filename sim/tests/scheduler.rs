@@ -928,3 +928,17 @@ fn caches_share_what_they_have_to_do() {
     });
     assert!(used[1] > 0.96 * used[0], "pCPUs used under EEVDF and Baton: {used:?}");
 }
+
+/// Three threads of one pCPU that sleep, so that one waits whenever another stops: virtual time
+/// stood still, as only the first one of a queue was looked at, and the third waited for seconds.
+#[test]
+fn bound_threads_that_sleep_share_their_pcpu() {
+    let out = run("machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nseconds = 6.0\n\
+                   starvation-s = 0.5\n\
+                   [[thread]]\ncount = 3\nrun-us = 817\nsleep-us = 2145\ncpu = 3\n\
+                   [[thread]]\ncount = 3\nrun-us = 2032\nsleep-us = 1615\ncpu = 2\n");
+    let (least, most) = (3..6).fold((f64::MAX, 0.0), |(least, most), i| {
+        (out.threads[i].min(least), out.threads[i].max(most))
+    });
+    assert!(least > 0.9 * most, "{:?}", out.threads);
+}
