@@ -67,10 +67,14 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 	return 0;
 }
 
-/* A VM's vCPUs ran for another @ran ns: do they halt often, or exit as they spin? */
-static void observe(struct vm_ctx *vm, u64 ran)
+/* The vCPU @t of @vm ran for another @ran ns: do they halt often, or exit as they spin? */
+static void observe(struct vm_ctx *vm, struct task_ctx *t, u64 ran)
 {
-	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halts, spins;
+	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halting, spins;
+
+	if (vcpu_halts(vm, t->ran))
+		__sync_fetch_and_add(&vm->seen_halting, ran);
+	t->ran += ran;
 
 	/* A gang hardly spins within its turn: it takes more than one turn to tell. */
 	if (seen < 2 * vm_turn(vm))
@@ -78,9 +82,9 @@ static void observe(struct vm_ctx *vm, u64 ran)
 	/* Of the pCPUs that come here at once, one decides. */
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
 		return;
-	halts = __sync_lock_test_and_set(&vm->seen_halts, 0);
+	halting = __sync_lock_test_and_set(&vm->seen_halting, 0);
 	spins = __sync_lock_test_and_set(&vm->seen_spins, 0);
-	vm->spread = vm_spreads(vm, seen, halts, spins);
+	vm->spread = vm_spreads(vm, seen, halting, spins);
 	vm->exits = vm_spins_exit(vm, seen, spins);
 }
 
@@ -139,7 +143,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		stat_add(STAT_BOOST_NS, ran);
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
-	observe(vm, ran);
+	observe(vm, t, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
 		return;
 	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> (EPOCH_SHIFT - 8),

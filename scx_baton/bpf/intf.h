@@ -89,7 +89,7 @@ struct vm_ctx {
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread and @exits were decided last */
-	u64 seen_halts; /* HLT exits in that time */
+	u64 seen_halting; /* of it, that of vCPUs that halt often */
 	u64 seen_spins; /* PAUSE exits in that time */
 	u32 exits; /* its spins end in PAUSE exits */
 	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
@@ -138,6 +138,7 @@ struct task_ctx {
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
 	u64 woken_at; /* ns; 0: not since it ran last */
 	u64 halted_at; /* ns; 0: it has not */
+	u64 ran; /* ns of CPU time since it halted */
 	u64 slept_at; /* ns; 0: not since it halted */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */

@@ -208,7 +208,6 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 
 	if (!vm)
 		return 0;
-	__sync_fetch_and_add(&vm->seen_halts, 1);
 	__sync_fetch_and_add(&vm->times.halts, 1);
 #ifdef __TARGET_ARCH_x86
 	vm->own_limit = vcpu->kvm->override_halt_poll_ns;
@@ -216,6 +215,7 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 #endif
 	t->halted_at = scx_bpf_now();
 	t->slept_at = 0;
+	t->ran = 0;
 	poll_begins(vm, t->vcpu_id);
 	/* Where KVM does not poll the thread is about to sleep; preempted, it would wait first. */
 	if (vcpu->halt_poll_ns && count(COUNT_WAITING))

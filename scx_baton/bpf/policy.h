@@ -104,12 +104,13 @@
 #define HOST_FAR_NS TURN_NS
 
 /*
- * A VM is spread when its vCPUs halt more often than once in SPREAD_BELOW_NS of CPU time, and
- * no longer when less often than once in SPREAD_ABOVE_NS: several times, or hardly once, in
- * what would be a turn.
+ * A VM is spread when more than half of its CPU time is used by vCPUs within SPREAD_BELOW_NS of
+ * their own since they halted, and no longer when less than half within SPREAD_ABOVE_NS: where
+ * they halt several times, or hardly once, in what would be a turn. One that halts all the time and
+ * uses little, as for a device, is not what the others wait for.
  */
-#define SPREAD_BELOW_NS (8ULL * 1000 * 1000)
-#define SPREAD_ABOVE_NS (32ULL * 1000 * 1000)
+#define SPREAD_BELOW_NS (4ULL * 1000 * 1000)
+#define SPREAD_ABOVE_NS (16ULL * 1000 * 1000)
 
 /*
  * Nor is it spread when it has a PAUSE exit more often than once in so much CPU time, or before it
@@ -253,14 +254,19 @@ static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
 	return vtime_before(now + TURN_SLACK_NS, vm->turn_end);
 }
 
-/*
- * Should @vm be spread, which ran for @ran ns, halted @halts times in them, and had @spins PAUSE
- * exits?
- */
-static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts, u64 spins)
+/* Does a vCPU of @vm halt often that has run for @ran ns since it did? */
+static inline bool vcpu_halts(const struct vm_ctx *vm, u64 ran)
 {
-	return ran < halts * (vm->spread ? SPREAD_ABOVE_NS : SPREAD_BELOW_NS) &&
-	       ran > spins * (vm->spread ? GANG_SPINS_NS : 2 * GANG_SPINS_NS);
+	return ran < (vm->spread ? SPREAD_ABOVE_NS : SPREAD_BELOW_NS);
+}
+
+/*
+ * Should @vm be spread, which ran for @ran ns, @halting of them on vCPUs that halt often, and had
+ * @spins PAUSE exits in them?
+ */
+static inline bool vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halting, u64 spins)
+{
+	return 2 * halting > ran && ran > spins * (vm->spread ? GANG_SPINS_NS : 2 * GANG_SPINS_NS);
 }
 
 /*

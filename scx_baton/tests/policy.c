@@ -63,9 +63,9 @@ bool t_rank_preempts(u64 rank, u64 running, u64 turn)
 	return rank_preempts(rank, running, turn);
 }
 
-bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halts, u64 spins)
+bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halting, u64 spins)
 {
-	return vm_spreads(vm, ran, halts, spins);
+	return vm_spreads(vm, ran, halting, spins);
 }
 
 u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)

@@ -24,7 +24,7 @@ unsafe extern "C" {
     fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, vnow: u64, now: u64) -> bool;
     fn t_vm_rank(vm: *const vm_ctx, running: i32, claims: bool, vnow: u64, now: u64) -> u64;
     fn t_rank_preempts(rank: u64, running: u64, turn: u64) -> bool;
-    fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halts: u64, spins: u64) -> bool;
+    fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halting: u64, spins: u64) -> bool;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
     fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
@@ -227,17 +227,18 @@ proptest! {
         prop_assert_eq!(first, a.nr_running < b.nr_running);
     }
 
-    /// Spread is decided by how often vCPUs halt, with hysteresis: what is spread stays so at
-    /// rates at which nothing becomes so. Who spins more often is not spread.
+    /// Spread is decided by the CPU time of vCPUs that halt often, with hysteresis: what is spread
+    /// stays so where nothing becomes so. Who spins more often is not spread.
     #[test]
-    fn frequent_halts_spread(ran in 0u64..1_000 * MS, halts in 0u64..2_000, spins in 0u64..20_000) {
+    fn frequent_halts_spread(ran in 0u64..1_000 * MS, part in 0.0f64..1.0, spins in 0u64..20_000) {
+        let halting = (ran as f64 * part) as u64;
         let mut vm = vm();
-        let becomes = unsafe { t_vm_spreads(&vm, ran, halts, spins) };
+        let becomes = unsafe { t_vm_spreads(&vm, ran, halting, spins) };
         vm.spread = 1;
-        let stays = unsafe { t_vm_spreads(&vm, ran, halts, spins) };
+        let stays = unsafe { t_vm_spreads(&vm, ran, halting, spins) };
         prop_assert!(stays || !becomes);
-        prop_assert_eq!(becomes, spins * MS / 5 < ran && ran < 8 * MS * halts);
-        prop_assert_eq!(stays, spins * MS / 10 < ran && ran < 32 * MS * halts);
+        prop_assert_eq!(becomes, spins * MS / 5 < ran && ran < 2 * halting);
+        prop_assert_eq!(stays, spins * MS / 10 < ran && ran < 2 * halting);
     }
 
     /// Siblings that start inside a turn end with it; the next turn is a whole one.

@@ -942,3 +942,21 @@ fn bound_threads_that_sleep_share_their_pcpu() {
     });
     assert!(least > 0.9 * most, "{:?}", out.threads);
 }
+
+/// Seven vCPUs spin for a lock, and an eighth halts 2,000 times a second, as for a device: the VM
+/// was spread for that, and the seven did an eighth of what they do beside one that hardly halts.
+#[test]
+fn one_vcpu_that_halts_does_not_spread_a_gang() {
+    let rate = ["50ms", "450us"].map(|sleep| {
+        let out = run(&format!(
+            "machine = \"rome-256\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 1.0\n\
+             [kvm]\nple = false\n\
+             [[vm]]\ncount = 2\nvcpus = 8\nguest = {{ lock = \"queued\" }}\n\
+             [[vm.task]]\ncount = 7\n\
+             program = [\"compute 6us ±30%\", \"lock 0\", \"compute 2us ±30%\", \"unlock 0\", \"done\"]\n\
+             [[vm.task]]\ncount = 1\nprogram = [\"sleep {sleep} ±20%\", \"compute 10us\"]\n"
+        ));
+        out.vms.iter().map(|vm| vm.rate).sum::<f64>()
+    });
+    assert!(rate[1] > 0.5 * rate[0], "{rate:?} turns a second");
+}
