@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::fair::{Fair, Kind};
 use crate::guest::{GuestTask, TaskState, Vm};
-use crate::keys::{did_you_mean, wrong};
+use crate::keys::{did_you_mean, ensure_key, wrong};
 use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scenario::{Scenario, VmSpec};
 use crate::scx::{self, Group, Scx};
@@ -84,6 +84,7 @@ impl Scenario {
             moved_at: 0,
             group: None,
             kernel: false,
+            idle: false,
             ran: 0,
             since: 0,
             waited: 0,
@@ -127,13 +128,21 @@ impl Scenario {
                     group = Some(groups.len());
                     groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
                 }
-                let allowed = match spec.cpu {
-                    Some(cpu) => only(cpu),
-                    None => self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?,
-                };
+                let mut allowed = self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?;
+                if let Some(cpu) = spec.cpu {
+                    ensure_key!(
+                        allowed.contains(cpu),
+                        "cpu",
+                        "its cgroup does not have pCPU {cpu}"
+                    );
+                    allowed = only(cpu);
+                }
                 let at = spec.cpu.unwrap_or(machine.tasks.len() as u32);
-                let thread = task(NONE, at, allowed);
-                machine.tasks.push(Task { group: group.map(|group| group as u32), ..thread });
+                let idle = spec.sched_idle;
+                let group = group.map(|group| group as u32);
+                // WEIGHT_IDLEPRIO, 3 of 1,024, as sched_weight_to_cgroup() tells it.
+                let weight = if idle { 1 } else { 100 };
+                machine.tasks.push(Task { group, idle, weight, ..task(NONE, at, allowed) });
                 let ns = |us: f64| (us * 1e3) as Ns;
                 threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
             }

@@ -158,7 +158,8 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
             false => String::new(),
         };
         let numbers = numbered("host thread", thread, spec.count);
-        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{at}{group}{own}.");
+        let idle = if spec.sched_idle { ", of SCHED_IDLE" } else { "" };
+        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{at}{group}{own}{idle}.");
         thread += spec.count;
     }
     if !scenario.faults.is_empty() {

@@ -137,6 +137,9 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
         if own && dice.chance(30) {
             let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, 1));
         }
+        if dice.chance(10) {
+            let _ = writeln!(out, "sched-idle = true");
+        }
     }
     let end_ms = (seconds * 1000.0) as u64;
     if dice.chance(60) {

@@ -209,6 +209,8 @@ pub struct Task {
     pub group: Option<u32>,
     /// A thread of the kernel.
     pub kernel: bool,
+    /// Its policy is SCHED_IDLE.
+    pub idle: bool,
     /// CPU time so far.
     pub ran: Ns,
     /// Since when it runs, or waits for a pCPU.

@@ -211,6 +211,9 @@ pub struct ThreadSpec {
     #[serde(default = "weight")]
     pub weight: u32,
     pub cpu_max: Option<Quota>,
+    /// Its policy is SCHED_IDLE.
+    #[serde(default)]
+    pub sched_idle: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

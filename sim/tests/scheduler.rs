@@ -960,3 +960,37 @@ fn one_vcpu_that_halts_does_not_spread_a_gang() {
     });
     assert!(rate[1] > 0.5 * rate[0], "{rate:?} turns a second");
 }
+
+/// Threads of SCHED_IDLE beside VMs that would use all pCPUs get about a hundredth of one each, as
+/// under EEVDF, and nobody wakes late for them.
+#[test]
+fn sched_idle_threads_take_what_nobody_wants() {
+    let out = ["eevdf", "scx_baton"].map(|scheduler| {
+        run(&format!(
+            "machine = \"xeon-8\"\npcpus = 4\nscheduler = \"{scheduler}\"\nseconds = 4.0\n\
+             warmup = 1.5\n\
+             [[vm]]\ncount = 2\nvcpus = 2\nworkload = \"compute\"\n\
+             [[vm]]\nvcpus = 1\n[[vm.task]]\ncount = 1\n\
+             program = [\"sleep 1000us ±20%\", \"compute 50us ±20%\", \"done\"]\n\
+             [[thread]]\ncount = 4\nrun-us = 2000\nsleep-us = 500\nsched-idle = true\n"
+        ))
+    });
+    let used = out.each_ref().map(|out| 0.002 * out.threads[..4].iter().sum::<f64>());
+    let late = out.each_ref().map(|out| out.vms[2].lateness.as_ref().expect("it sleeps").p99);
+    assert!(used[1] < 2.0 * used[0] && used[1] > 0.02, "pCPUs used: {used:?}");
+    assert!(late[1] <= late[0], "p99 of lateness, ns: {late:?}");
+}
+
+/// A cpuset holds for a thread bound to one pCPU, too.
+#[test]
+fn a_thread_is_bound_within_its_cgroup() {
+    let text = |cpu: u32| {
+        format!(
+            "{HEAD}[[cgroup]]\nname = \"cell\"\ncpus = \"0-3\"\n\
+             [[vm]]\nvcpus = 1\nworkload = \"idle\"\n\
+             [[thread]]\nrun-us = 10\nsleep-us = 10\ncgroup = \"cell\"\ncpu = {cpu}\n"
+        )
+    };
+    run(&text(3));
+    assert!(error(&text(4)).contains("does not have pCPU 4"), "{}", error(&text(4)));
+}

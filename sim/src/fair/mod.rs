@@ -474,7 +474,10 @@ impl Scheduler for Fair {
         }
         // check_preempt_wakeup()
         let (running, woken, at) = self.matching(curr, task, cpu);
+        let idle = |task: u32| m.task(task).idle;
         let preempt = match self.kind {
+            _ if idle(task) => false,
+            _ if idle(curr) && running == curr => true,
             Kind::Cfs => {
                 let vruntime = self.e(running).vruntime;
                 Timeline::preempts(vruntime, self.e(woken), self.factor) == 1
