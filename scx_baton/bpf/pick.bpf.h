@@ -347,6 +347,7 @@ struct host_pick {
 	u64 dsq; /* where it waits, unless it runs */
 	bool found;
 	bool runs; /* it is the one that has just run */
+	u64 later; /* what @vtime has of that for being far */
 	u32 seen; /* candidates */
 };
 
@@ -365,6 +366,7 @@ static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
 	h->found = true;
 	h->runs = false;
 	h->vtime = vtime;
+	h->later = later;
 	h->dsq = dsq;
 }
 
@@ -466,17 +468,26 @@ __noinline int dispatch_kept(s32 cpu, u64 now)
 	u32 i, looks = nr_near(cpu) < MAX_LOOKS ? nr_near(cpu) : MAX_LOOKS, slot;
 	struct cpu_ctx *c;
 	struct vm_ctx *vm;
+	s32 kept;
 
 	bpf_for(i, 1, looks) {
 		c = cpu_ctx(near_cpu(cpu, i));
+		kept = *(volatile s32 *)&c->kept;
 		slot = c->kept_vm;
-		vm = c->kept ? vm_slot(slot) : NULL;
-		if (!vm || !start_vcpu(c->kept, slot, vm_slice(vm, false, now), BOOST_NONE, cpu))
+		vm = kept ? vm_slot(slot) : NULL;
+		if (!vm || !start_vcpu(kept, slot, vm_slice(vm, false, now), BOOST_NONE, cpu))
 			continue;
 		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
 		return true;
 	}
 	return false;
+}
+
+/* @cpu would go idle, where @waiting vCPUs wait in all. */
+static bool dispatch_rest(s32 cpu, u64 waiting, u64 now)
+{
+	/* Known as it is loaded: one LLC is no loop. */
+	return (nr_llcs > 1 && steal_host_task(cpu)) || (waiting && dispatch_kept(cpu, now));
 }
 
 /* None of those that go first may run here: any VM that may, round robin, from @c's last on. */
@@ -556,16 +567,10 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (slot == NO_VM) {
-		if (!host.found) {
-			/* Known as it is loaded: one LLC is no loop. */
-			if ((nr_llcs == 1 || !steal_host_task(cpu)) && waiting)
-				dispatch_kept(cpu, now);
-			return;
-		}
-		if (choice)
-			raise_vnow(host.vtime);
-		if (!start_host(&host, cpu, prev))
-			steal_host_task(cpu);
+		if (host.found && choice)
+			raise_vnow(host.vtime - host.later);
+		if (!host.found || !start_host(&host, cpu, prev))
+			dispatch_rest(cpu, waiting, now);
 		return;
 	}
 
@@ -575,7 +580,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		vm = vm_slot(slot);
 		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
 			if (choice)
-				raise_vnow(host.vtime);
+				raise_vnow(host.vtime - host.later);
 			if (start_host(&host, cpu, prev))
 				return;
 			host.found = false;
@@ -596,6 +601,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		if (goes_on) {
 			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(prev)), now);
 			runs_until(prev, vm, cpu, slice, now);
+			/* Who asked has gone elsewhere. */
+			c->brief = 0;
 			c->donates_until = now + slice;
 			scx_bpf_task_set_slice(prev, slice);
 			join_turn(vm, slot, vm->nr_queued, cpu, now);
@@ -607,7 +614,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (vm && dispatch_any(c, cpu, now))
 		return;
 	if (scx_bpf_dsq_move_to_local(cpu, 0) || scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0) ||
-	    steal_host_task(cpu))
+	    dispatch_rest(cpu, prev_t ? 0 : waiting, now))
 		return;
 	/* A spinner that is kept out has the pCPU rather than nobody. */
 	if (prev_t)

@@ -218,6 +218,9 @@ static void keep(const struct task_struct *p, struct task_ctx *t, s32 cpu)
 
 	if (!c->brief || c->kept || t->queued_vm || (c->donor && c->donor != p->pid))
 		return;
+	/* It is moved, or has lost this pCPU by its affinity. */
+	if (t->last_cpu != cpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return;
 	t->queued_llc = KEPT_NEAR | (llc_of(cpu) + 1);
 	c->kept_vm = t->vm;
 	c->kept = p->pid;
@@ -273,7 +276,7 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
  */
 #define MAX_LOOKS 32
 
-/* And so many more for one that is better to preempt than the first. */
+/* With the first that may be preempted so many for one that is better to preempt. */
 #define MORE_LOOKS 8
 
 /*
@@ -497,6 +500,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 
 	t->boosted = BOOST_NONE;
+	/* It waits already, and comes again with another affinity. */
+	if (is_kept(t))
+		share_near(t, (t->queued_llc & ~KEPT_NEAR) - 1, t->queued_vm);
 	refresh_weight(p, t, vm, now);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		wake(t, vm, now);
