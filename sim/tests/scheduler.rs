@@ -953,7 +953,8 @@ fn one_vcpu_that_halts_does_not_spread_a_gang() {
              [kvm]\nple = false\n\
              [[vm]]\ncount = 2\nvcpus = 8\nguest = {{ lock = \"queued\" }}\n\
              [[vm.task]]\ncount = 7\n\
-             program = [\"compute 6us ±30%\", \"lock 0\", \"compute 2us ±30%\", \"unlock 0\", \"done\"]\n\
+             program = [\"compute 6us ±30%\", \"lock 0\", \"compute 2us ±30%\", \"unlock 0\", \
+             \"done\"]\n\
              [[vm.task]]\ncount = 1\nprogram = [\"sleep {sleep} ±20%\", \"compute 10us\"]\n"
         ));
         out.vms.iter().map(|vm| vm.rate).sum::<f64>()

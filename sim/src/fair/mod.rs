@@ -323,7 +323,7 @@ impl Fair {
     }
 
     /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an
-    /// idle pCPU that does, else where it ran. Those of other caches pull it when they look for work.
+    /// idle pCPU that does, else where it ran. Others pull it from there when they look for work.
     fn select(&self, m: &Machine, task: u32) -> u32 {
         let prev = m.task(task).cpu;
         let idle = |cpu: u32| self.is_idle(cpu) && m.may_run(task, cpu);
