@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::fair::{Fair, Kind};
 use crate::guest::{GuestTask, TaskState, Vm};
 use crate::keys::{did_you_mean, ensure_key, wrong};
+use crate::locks::Locks;
 use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scenario::{Scenario, VmSpec};
 use crate::scx::{self, Group, Scx};
@@ -58,7 +59,7 @@ impl Scenario {
     /// Errors: an impossible machine, an unknown workload, a scheduler that does not load.
     pub fn build(&self) -> Result<Sim> {
         let host = self.host()?;
-        let kvm = self.kvm(&host)?;
+        let (costs, kvm) = (self.costs(&host)?, self.kvm(&host)?);
         let pcpus = self.pcpus(&host)?;
         let cpus = host.cpus(pcpus);
         let mut machine = Machine {
@@ -68,6 +69,7 @@ impl Scenario {
             online: CpuSet::all(pcpus as usize),
             tick_ns: 1_000_000_000 / u64::from(host.hz),
             to_resched: Vec::new(),
+            locks: Locks::new(costs.lock_ns),
         };
         let only = |cpu: u32| {
             let mut one = CpuSet::empty(pcpus as usize);
@@ -144,14 +146,14 @@ impl Scenario {
                 let weight = if idle { 1 } else { 100 };
                 machine.tasks.push(Task { group, idle, weight, ..task(NONE, at, allowed) });
                 let ns = |us: f64| (us * 1e3) as Ns;
-                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us)));
+                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.spread));
             }
         }
         if let Some(noise) = &host.noise {
             let ns = |us: f64| (us * 1e3) as Ns;
             for cpu in 0..pcpus {
                 machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, only(cpu)) });
-                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us)));
+                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us), 0.0));
             }
         }
         let tasks = machine.tasks.len() as u64;
@@ -174,7 +176,7 @@ impl Scenario {
         let ns = |seconds: f64| (seconds * 1e9) as Ns;
         let setup = Setup {
             machine,
-            costs: self.costs(&host)?,
+            costs,
             kvm,
             vms,
             threads,

@@ -145,6 +145,10 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
             us => format!("and sleeps {}", time((us * 1e3) as Ns)),
         };
         let run = time((spec.run_us * 1e3) as Ns);
+        let spread = match spec.spread {
+            0.0 => String::new(),
+            spread => format!(", both ±{}%", spread * 100.0),
+        };
         let at = spec
             .cpu
             .map_or_else(|| place_in_words(&spec.cpus), |cpu| format!(", on pCPU {cpu} alone"));
@@ -159,7 +163,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         };
         let numbers = numbered("host thread", thread, spec.count);
         let idle = if spec.sched_idle { ", of SCHED_IDLE" } else { "" };
-        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{at}{group}{own}{idle}.");
+        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{spread}{at}{group}{own}{idle}.");
         thread += spec.count;
     }
     if !scenario.faults.is_empty() {

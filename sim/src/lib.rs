@@ -9,6 +9,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod keys;
 pub mod kvm;
+mod locks;
 mod lookups;
 pub mod machine;
 pub mod neighbours;

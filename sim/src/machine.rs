@@ -3,6 +3,8 @@
 
 use serde::Deserialize;
 
+use crate::locks::{Lock, Locks};
+
 /// Nanoseconds of simulated time, or of CPU time.
 pub type Ns = u64;
 
@@ -155,6 +157,11 @@ pub struct Costs {
     pub slot_step_ns: f64,
     #[serde(default = "slot_search_ns")]
     pub slot_search_ns: f64,
+    /// For how long an operation holds the lock of a runqueue or of a dispatch queue: where the pCPU
+    /// had it last, where another one of its last-level cache had, where any other had. 0: nobody
+    /// waits for locks; what one pCPU alone needs under them is part of the other costs.
+    #[serde(default)]
+    pub lock_ns: [Ns; 3],
     /// Speed of a hyper-thread while its sibling runs, as share of that alone.
     pub smt_share: f64,
 }
@@ -241,6 +248,7 @@ pub struct Machine {
     pub tick_ns: Ns,
     /// pCPUs that must choose anew, in the order in which that was found out.
     pub to_resched: Vec<u32>,
+    pub locks: Locks,
 }
 
 impl Machine {
@@ -251,6 +259,12 @@ impl Machine {
             at.resched = true;
             self.to_resched.push(cpu);
         }
+    }
+
+    /// pCPU `by` does something under a lock.
+    pub fn lock(&mut self, lock: Lock, by: u32) {
+        let (cpus, llc) = (&self.cpus, self.cpus[by as usize].llc);
+        self.locks.take(lock, by, self.now, |other| cpus[other as usize].llc == llc);
     }
 
     /// What two pCPUs share: 0: a core, 1: only the last-level cache, 2: only the node, 3: none of

@@ -68,6 +68,9 @@ pub struct Outcome {
     pub jain: Option<f64>,
     /// The longest that a thread waited for a pCPU, ms.
     pub longest_wait_ms: f64,
+    /// pCPUs that waited for locks of runqueues and of dispatch queues (`Costs::lock_ns`).
+    #[serde(default)]
+    pub lock_waits: f64,
     /// Rounds a second of each thread of the host.
     pub threads: Vec<f64>,
     pub scheduler_counters: Vec<(String, u64)>,
@@ -194,6 +197,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
             .flatten(),
         vms,
         longest_wait_ms: sim.longest_wait() as f64 / 1e6,
+        lock_waits: sim.m.locks.total() as f64 / 1e9 / seconds,
         threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
         scheduler_counters: sim
             .scheduler_counters()
@@ -261,6 +265,9 @@ impl Outcome {
         out += "used, ready, spin, polls: in pCPUs\n";
         let jain = self.jain.map_or(String::new(), |jain| format!(", Jain {jain:.3}"));
         out += &format!("all VMs: {}/s{jain}\n", short(self.rate()));
+        if self.lock_waits > 0.0 {
+            out += &format!("waiting for locks: {:.2} pCPUs\n", self.lock_waits);
+        }
         out
     }
 }

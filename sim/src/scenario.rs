@@ -200,6 +200,8 @@ pub struct ThreadSpec {
     pub run_us: f64,
     #[serde(default)]
     pub sleep_us: f64,
+    #[serde(default)]
+    pub spread: f64,
     pub cpu: Option<u32>,
     /// Where it may run; each thread of this table has a number of its own, from 0 on.
     pub cpus: Option<Where>,
@@ -656,6 +658,8 @@ impl ThreadSpec {
         ensure_key!(within(run_us, 0.1, 1e9), "run-us", "must be from 0.1 to 10^9, not {run_us}");
         let fine = within(sleep_us, 0.0, 1e9);
         ensure_key!(fine, "sleep-us", "must be from 0 to 10^9, not {sleep_us}");
+        let spread = self.spread;
+        ensure_key!(within(spread, 0.0, 1.0), "spread", "must be from 0 to 1, not {spread}");
         let fine = (1..=10_000).contains(&count);
         ensure_key!(fine, "count", "must be from 1 to 10,000, not {count}");
         let at = self.cpu.is_none() || self.cpus.is_none();

@@ -8,6 +8,7 @@ mod bandwidth;
 mod shares;
 mod timeline;
 
+use crate::locks::Lock;
 use crate::machine::{Heeds, Machine, NONE, Ns, Quota, Scheduler, State};
 use crate::scx::Group;
 use crate::scx::counters::FAIR_COUNTERS;
@@ -382,6 +383,7 @@ impl Fair {
             }
         }
         let Some((_, from, task)) = best else { return false };
+        m.lock(Lock::Runqueue(from), cpu);
         self.update_curr(m.now, from);
         if self.kind == Kind::Cfs {
             // As place_entity() reads it: behind, where `lag` is more than 0.

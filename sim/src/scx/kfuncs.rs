@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::ffi::*;
 use super::*;
+use crate::locks::Lock;
 
 /// A map that is no array, or the arrays' memory.
 pub struct MapData {
@@ -92,6 +93,11 @@ impl Inner {
         unsafe { &mut *self.machine }
     }
 
+    /// Something is done under the lock of a dispatch queue.
+    fn lock(&mut self, dsq: u64) {
+        self.m().lock(Lock::Queue(dsq), self.here);
+    }
+
     pub fn entry(&mut self, task: u32) -> &mut Entry {
         self.entries[task as usize].as_mut().expect("every task was added")
     }
@@ -162,6 +168,7 @@ impl Inner {
                         .fail(format!("DSQ {dsq:#x} already holds tasks of the other order"));
                 }
             }
+            m.lock(Lock::Queue(dsq), self.here);
             self.waits_on(task, own);
             if dsq == GLOBAL {
                 self.leaves_custody(task);
@@ -208,6 +215,9 @@ impl Inner {
         }
         m.tasks[task as usize].cpu = cpu;
         self.entry(task).p.cpu = cpu as i32;
+        if cpu != self.here {
+            m.lock(Lock::Runqueue(cpu), self.here);
+        }
         self.put_local(task, cpu, head);
         let running = m.cpus[cpu as usize].curr;
         if running == NONE {
@@ -279,7 +289,13 @@ impl Inner {
             self.fail(format!("there is no DSQ {dsq:#x}"));
             return false;
         };
-        let Some(task) = queue.order.iter().copied().find(|task| m.may_run(*task, cpu)) else {
+        // Looked at without it (`consume_dispatch_q()`).
+        if queue.order.is_empty() {
+            return false;
+        }
+        let found = queue.order.iter().copied().find(|task| m.may_run(*task, cpu));
+        m.lock(Lock::Queue(dsq), self.here);
+        let Some(task) = found else {
             return false;
         };
         self.take(task);
@@ -666,6 +682,7 @@ unsafe extern "C" fn move_(
         state.fail(format!("there is no DSQ {to:#x}"));
         return false;
     }
+    state.lock(it.dsq);
     state.take(task);
     state.entry(task).ordered = by_vtime;
     let entry = state.entry(task);
@@ -699,6 +716,8 @@ unsafe extern "C" fn nr_queued(sim: *mut c_void, dsq: u64) -> i32 {
 unsafe extern "C" fn peek(sim: *mut c_void, dsq: u64) -> *mut TaskStruct {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
+    // An iterator's step, up to Linux 6.18.
+    state.lock(dsq);
     match state.queue(dsq).and_then(|queue| queue.order.first().copied()) {
         Some(task) => &raw mut *state.entry(task).p,
         None => std::ptr::null_mut(),
@@ -720,6 +739,7 @@ unsafe extern "C" fn iter_new(sim: *mut c_void, it: *mut Iter, dsq: u64, _: u64)
 unsafe extern "C" fn iter_next(sim: *mut c_void, it: *mut Iter) -> *mut TaskStruct {
     // SAFETY: as above.
     let (state, it) = unsafe { (Inner::of(sim), &mut *it) };
+    state.lock(it.dsq);
     let Some(queue) = state.queue(it.dsq) else { return std::ptr::null_mut() };
     // `at` is the task last returned, plus 1, in the upper half, and its place in the lower.
     let (last, place) = ((it.at >> 32) as u32, it.at as u32 as usize);

@@ -136,6 +136,8 @@ struct Inner {
     idle_task: Box<TaskStruct>,
     context: In,
     callback: &'static str,
+    /// The pCPU that the callback runs on.
+    here: u32,
     /// Who is dispatched, and where.
     dispatching: u32,
     maps: Vec<Box<kfuncs::MapData>>,
@@ -257,6 +259,7 @@ impl Scx {
             idle_task: Box::new(idle_task()),
             context: In::Nothing,
             callback: "",
+            here: 0,
             dispatching: 0,
             maps: Vec::new(),
             storages: Vec::new(),
@@ -376,6 +379,7 @@ impl Scx {
         self.shim.cpu = cpu as i32;
         let state = &mut *self.state;
         state.machine = m;
+        state.here = cpu;
         let before = (state.context, state.callback);
         (state.context, state.callback) = (context, callback);
         CALLBACK.set(callback);

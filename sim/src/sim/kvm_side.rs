@@ -7,6 +7,7 @@ use rand_core::RngCore;
 use super::{Sim, Then};
 use crate::guest::{Act, Interrupt};
 use crate::kvm::{GROW_START, HaltPoll, OnSpin, next_poll};
+use crate::locks::Lock;
 use crate::machine::{Ns, State};
 use crate::queue::Event;
 
@@ -240,7 +241,10 @@ impl Sim {
             let runnable = self.m.task(candidate).state == State::Runnable;
             let costs = &self.costs;
             let holds = if runnable { costs.yield_ns } else { costs.yield_fails_ns };
-            self.vcpus[at].work += self.lock_runqueue(candidate, self.vcpus[at].work, holds);
+            // `yield_to()` takes the runqueue lock of its target, which others may want as well.
+            let comes = self.m.now + self.vcpus[at].work;
+            let there = Lock::Runqueue(self.m.task(candidate).cpu);
+            self.vcpus[at].work += self.m.locks.hold(there, cpu, comes, holds) - comes;
             if runnable && self.sched.yield_to(&mut self.m, cpu, me, candidate) {
                 self.counts[vm].yields += 1;
                 self.vms[vm].last_boosted = index;
@@ -260,16 +264,6 @@ impl Sim {
             }
         }
         false
-    }
-
-    /// `yield_to()` takes the runqueue lock of its target, which others may want as well: what that
-    /// costs one who comes `after` from now and `holds` it for so long.
-    fn lock_runqueue(&mut self, target: u32, after: Ns, holds: Ns) -> Ns {
-        let now = self.m.now + after;
-        let free = &mut self.locked_until[self.m.tasks[target as usize].cpu as usize];
-        let until = now.max(*free) + holds;
-        *free = until;
-        until - now
     }
 
     /// How many vCPUs, from this one on, KVM passes over because they do not wait for a pCPU.

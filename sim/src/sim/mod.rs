@@ -116,14 +116,16 @@ pub struct HostThread {
     pub run: Ns,
     /// 0: never.
     pub sleep: Ns,
+    /// By what share of that each run, and each sleep, is longer or shorter at most.
+    pub spread: f64,
     left: Ns,
     work: Ns,
     pub done: u64,
 }
 
 impl HostThread {
-    pub fn new(run: Ns, sleep: Ns) -> Self {
-        HostThread { run, sleep, left: run, work: 0, done: 0 }
+    pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
+        HostThread { run, sleep, spread, left: run, work: 0, done: 0 }
     }
 }
 
@@ -204,8 +206,8 @@ pub struct Sim {
     vcpus: Vec<Vcpu>,
     segments: Vec<Segment>,
     ticking: Vec<bool>,
-    /// The runqueue locks of pCPUs.
-    locked_until: Vec<Ns>,
+    /// What each pCPU has waited for other locks, and is still to wait.
+    lock_waits: Vec<Ns>,
     /// Since when pCPUs are idle.
     idle_since: Vec<Ns>,
     costs: Costs,
@@ -288,7 +290,7 @@ impl Sim {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             vcpus,
             ticking: vec![false; cpus],
-            locked_until: vec![0; cpus],
+            lock_waits: vec![0; cpus],
             idle_since: vec![0; cpus],
             costs,
             governor: match kvm.halt_poll {
@@ -499,6 +501,7 @@ impl Sim {
             self.counts[vm] = Counts { ran, waited, done, ..Counts::default() };
             self.lateness[vm].reset();
         }
+        self.m.locks.forget_total();
         for thread in &mut self.threads {
             thread.done = 0;
         }

@@ -2,9 +2,10 @@
 //! pCPUs and their threads: who runs, since when, and how far it got.
 
 use super::kvm_side::bucket;
-use super::{EVER, Segment, Sim, Then};
+use super::{EVER, HostThread, Segment, Sim, Then};
 use crate::guest::Act;
 use crate::kvm::HaltPoll;
+use crate::locks::Lock;
 use crate::machine::{NONE, Ns, State};
 use crate::queue::Event;
 
@@ -30,6 +31,12 @@ impl Sim {
             self.vcpus[curr as usize].enters();
         }
         self.sched.tick(&mut self.m, cpu);
+        self.waits_for_locks(cpu);
+    }
+
+    /// What the scheduler has just done on `cpu` has waited for locks.
+    pub(super) fn waits_for_locks(&mut self, cpu: u32) {
+        self.lock_waits[cpu as usize] += self.m.locks.waited();
     }
 
     pub(super) fn wake(&mut self, task: u32) {
@@ -43,6 +50,8 @@ impl Sim {
             self.is_ready(task, true);
         }
         self.sched.wake(&mut self.m, task, self.here);
+        self.m.lock(Lock::Runqueue(self.m.task(task).cpu), self.here);
+        self.waits_for_locks(self.here);
         // single_task_running() ends the polling, too.
         let cpu = self.m.task(task).cpu;
         let curr = self.m.cpus[cpu as usize].curr;
@@ -91,7 +100,9 @@ impl Sim {
         }
         let must_leave = runnable && !self.m.may_run(prev, cpu);
         let was = (prev != NONE).then_some((prev, runnable && !must_leave));
+        self.m.lock(Lock::Runqueue(cpu), cpu);
         let next = self.sched.pick(&mut self.m, cpu, was).unwrap_or(NONE);
+        self.waits_for_locks(cpu);
         if next != NONE {
             // What it asked for itself meanwhile is done.
             self.m.cpus[at].resched = false;
@@ -283,13 +294,19 @@ impl Sim {
     }
 
     pub(super) fn begin(&mut self, task: u32) {
+        let cpu = self.m.task(task).cpu as usize;
+        let waits = std::mem::take(&mut self.lock_waits[cpu]);
+        if waits > 0 && self.is_vcpu(task) {
+            self.vcpus[task as usize].exits(waits);
+        } else if waits > 0 {
+            self.threads[task as usize - self.vcpus.len()].work += waits;
+        }
         let length = if self.is_vcpu(task) {
             self.plan(task)
         } else {
             let thread = &self.threads[task as usize - self.vcpus.len()];
             Some(thread.work + thread.left)
         };
-        let cpu = self.m.task(task).cpu as usize;
         let sibling = self.m.cpus[cpu].sibling;
         let slow = sibling != NONE && self.m.cpus[sibling as usize].curr != NONE;
         self.segments[task as usize] = Segment { start: self.m.now, on: true, slow };
@@ -308,9 +325,11 @@ impl Sim {
             let thread = &mut self.threads[at];
             if thread.left == 0 && thread.work == 0 {
                 thread.done += 1;
-                (thread.left, thread.work) = (thread.run, 0);
-                if thread.sleep > 0 {
-                    let sleep = thread.sleep;
+                let HostThread { run, sleep, spread, .. } = *thread;
+                let left = self.sample(run, spread).max(1);
+                (self.threads[at].left, self.threads[at].work) = (left, 0);
+                if sleep > 0 {
+                    let sleep = self.sample(sleep, spread).max(1);
                     self.m.tasks[task as usize].state = State::Blocked;
                     self.queue.push(self.m.now + sleep, Event::Host(task));
                     return self.schedule(cpu);
