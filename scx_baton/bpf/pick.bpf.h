@@ -314,12 +314,6 @@ __noinline int steal_host_task(s32 cpu)
 	return false;
 }
 
-static void raise_vnow(u64 vtime)
-{
-	if (vtime_before(vnow, vtime))
-		vnow = vtime;
-}
-
 static bool peek_vtime(u64 dsq, u64 *vtime)
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
@@ -511,7 +505,7 @@ static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
  * host tasks that may run here and the VMs, where a VM in its turn goes before other VMs.
  * @prev is a candidate like any.
  *
- * Whenever there is a choice, vnow follows the one that is furthest behind.
+ * Whenever there is a choice, the one that is furthest behind tells how far all have come.
  */
 static void pick_next(s32 cpu, struct task_struct *prev)
 {
@@ -568,7 +562,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (slot == NO_VM) {
 		if (host.found && choice)
-			raise_vnow(host.vtime - host.later);
+			raise_vnow(cpu, host.vtime - host.later, now);
 		if (!host.found || !start_host(&host, cpu, prev))
 			dispatch_rest(cpu, waiting, now);
 		return;
@@ -580,7 +574,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		vm = vm_slot(slot);
 		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
 			if (choice)
-				raise_vnow(host.vtime - host.later);
+				raise_vnow(cpu, host.vtime - host.later, now);
 			if (start_host(&host, cpu, prev))
 				return;
 			host.found = false;
@@ -597,7 +591,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		else if (!goes_on)
 			continue;
 		if (!try && choice)
-			raise_vnow(least);
+			raise_vnow(cpu, least, now);
 		if (goes_on) {
 			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(prev)), now);
 			runs_until(prev, vm, cpu, slice, now);

@@ -14,13 +14,11 @@
 #define BATON_TREE_BPF_H
 
 #include "quota.bpf.h"
+#include "vnow.bpf.h"
 
 /* 2^28 ns, a quarter of a second: some turns of each VM. */
 #define EPOCH_SHIFT 28
 #define EPOCH_NS (1ULL << EPOCH_SHIFT)
-
-/* The common axis of virtual time: how far the entities that compete have come. */
-static u64 vnow;
 
 /* Rises with every change of a weight or a quota anywhere in the tree. */
 static u64 cgroup_gen = 1;

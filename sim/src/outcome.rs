@@ -73,6 +73,9 @@ pub struct Outcome {
     pub lock_waits: f64,
     /// Rounds a second of each thread of the host.
     pub threads: Vec<f64>,
+    /// Starts of the host's threads on another pCPU, as [`VmOutcome::moves_per_s`].
+    #[serde(default)]
+    pub thread_moves_per_s: [f64; 4],
     pub scheduler_counters: Vec<(String, u64)>,
     /// Keys of the scenario (`vm.0.weight`) that the scheduler knows nothing of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -199,6 +202,7 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
         longest_wait_ms: sim.longest_wait() as f64 / 1e6,
         lock_waits: sim.m.locks.total() as f64 / 1e9 / seconds,
         threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
+        thread_moves_per_s: sim.thread_moves.map(|moves| moves as f64 / seconds),
         scheduler_counters: sim
             .scheduler_counters()
             .into_iter()

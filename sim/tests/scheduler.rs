@@ -865,6 +865,49 @@ fn ten_thousand_bound_threads_do_not_stall() {
     simulate(&load("attack-bound", &changes).expect("known")).expect("nobody starves");
 }
 
+/// A host of six caches with sleeping threads everywhere: two threads of weight 20 that computed
+/// near one of them drove the virtual time of all, and had 0.9 of a pCPU each, more than half of
+/// what a VM of weight 100 had.
+#[test]
+fn light_threads_are_light_near_many_caches() {
+    let text = "machine = \"genoa-384\"\nscheduler = \"scx_baton\"\npcpus = 48\nseconds = 0.5\n\
+                warmup = 1.0\ncosts.move_ns = [0, 0, 0, 0]\n\
+                [[vm]]\ncount = 20\nvcpus = 2\nworkload = \"compute\"\n\
+                [[thread]]\ncount = 12\nown-cgroup = true\nweight = 20\nrun-us = 10000\n\
+                [[thread]]\ncount = 240\nown-cgroup = true\nrun-us = 200\nsleep-us = 5000\nspread = 0.5\n";
+    let outcome = run(text);
+    let light: f64 = outcome.threads[..12].iter().sum::<f64>() * 0.01;
+    let vms: f64 = outcome.vms.iter().map(|vm| vm.used).sum();
+    assert!(light < 9.0 && vms > 29.0, "light threads {light:.1}, VMs {vms:.1} pCPUs");
+}
+
+/// VMs share what they may use by their weights, however much more is wanted of it than of the rest
+/// of the host.
+#[test]
+fn cells_share_by_weight() {
+    for (machine, cells) in [("xeon-16", ["0-7", "8-15"]), ("ryzen-16", ["0-3,8-11", "4-7,12-15"])]
+    {
+        let mut text = format!(
+            "machine = \"{machine}\"\nscheduler = \"scx_baton\"\nseconds = 2.0\nwarmup = 1.0\n"
+        );
+        for (name, cpus) in ["a", "b"].iter().zip(cells) {
+            text += &format!("[[cgroup]]\nname = \"{name}\"\ncpus = \"{cpus}\"\n");
+        }
+        let weights = [("a", 100), ("a", 100), ("a", 200), ("a", 400), ("b", 100), ("b", 300)];
+        for (cell, weight) in weights {
+            text += &format!(
+                "[[vm]]\nvcpus = 8\nworkload = \"compute\"\ncgroup = \"{cell}\"\nweight = {weight}\n"
+            );
+        }
+        let outcome = run(&text);
+        for (vm, (cell, weight)) in outcome.vms.iter().zip(weights) {
+            let all: u32 = weights.iter().filter(|(of, _)| *of == cell).map(|(_, w)| w).sum();
+            let due = 8.0 * f64::from(weight) / f64::from(all);
+            assert!((vm.used / due - 1.0).abs() < 0.08, "{machine}: {:.2} of {due:.2}", vm.used);
+        }
+    }
+}
+
 /// What two pCPUs count at once, in any order of their steps.
 #[test]
 fn counts_near_a_cache_hold_in_any_order() {

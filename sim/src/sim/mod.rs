@@ -195,6 +195,8 @@ pub struct Sim {
     /// How late timers of guests' tasks came, for each VM.
     pub lateness: Vec<Histogram<u64>>,
     pub threads: Vec<HostThread>,
+    /// Starts of the host's threads on another pCPU than before, by [`Machine::distance`].
+    pub thread_moves: [u64; 4],
     pub events: u64,
     /// Everything that happens, if somebody wants to see it.
     pub trace: Option<Trace>,
@@ -282,6 +284,7 @@ impl Sim {
             m,
             vms,
             threads,
+            thread_moves: [0; 4],
             events: 0,
             trace: None,
             beat: None,
@@ -502,6 +505,7 @@ impl Sim {
             self.lateness[vm].reset();
         }
         self.m.locks.forget_total();
+        self.thread_moves = [0; 4];
         for thread in &mut self.threads {
             thread.done = 0;
         }

@@ -215,6 +215,8 @@ impl Sim {
         if self.is_vcpu(task) {
             let vm = self.vcpus[task as usize].vm;
             self.counts[vm as usize].moves[distance] += 1;
+        } else {
+            self.thread_moves[distance] += 1;
         }
         let t = &mut self.m.tasks[task as usize];
         let ran = t.ran - std::mem::replace(&mut t.moved_at, t.ran);
