@@ -77,6 +77,7 @@ struct vm_ctx {
 	s32 nr_queued;
 	s32 nr_bound; /* of them, those that may run on one pCPU alone */
 	s32 nr_running;
+	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
 	/* from here on all is 0 in a new VM, but for its weight and process */
 	s32 nr_vcpus;
 	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */

@@ -5,6 +5,7 @@
  * policy.h, and place.bpf.h and pick.bpf.h carry them out.
  */
 #include <scx/common.bpf.h>
+#include "gang.bpf.h"
 #include "lend.bpf.h"
 #include "pick.bpf.h"
 
@@ -210,7 +211,11 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	 * none. */
 	if (!t->run_vm || t->boosted == BOOST_VISIT || c->donor)
 		return;
-	if (count(COUNT_WAITING) && overdue(cpu, now)) {
+	if (!count(COUNT_WAITING))
+		return;
+	if (nr_llcs > 1)
+		invite(t->run_vm, cpu, now);
+	if (overdue(cpu, now)) {
 		c->kicked = 1;
 		scx_bpf_task_set_slice(p, 0);
 	}
@@ -279,6 +284,11 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 	}
 	if (to_t->queued_vm != to_t->vm) {
 		stat_add(STAT_MISSED_ASLEEP, 1);
+		return false;
+	}
+	if (llc_of(home) != llc_of(cpu) && is_kept(to_t) &&
+	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
+		stat_add(STAT_REFUSED, 1);
 		return false;
 	}
 	/*
@@ -499,6 +509,7 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
 	cpu_ctx(cpu)->boost_pid = 0;
+	take_invitation(cpu_ctx(cpu));
 	release(cpu);
 	__sync_fetch_and_sub(&nr_online, 1);
 	release_bound(cpu, cpu);

@@ -511,7 +511,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 {
 	bool prev_runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	struct task_ctx *prev_t = prev_runnable ? task_ctx(prev) : NULL;
-	u32 slot, prev_vm = NO_VM, try;
+	u32 slot, prev_vm = NO_VM, try, invited;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct host_pick host = {};
 	struct vms_seen seen = {.llc = llc_of(cpu)};
@@ -521,6 +521,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	s32 yielded;
 
 	c->kicked = 0;
+	invited = take_invitation(c);
 	if (prev_t)
 		charge(prev, prev_t, cpu, now);
 	if (prev_t && vm_of(prev_t))
@@ -531,6 +532,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
 	if (waiting && dispatch_starved(cpu, waiting, now))
+		return;
+	if (invited && dispatch_vcpu(invited, cpu, false, now))
 		return;
 
 	/* One that polls gives way to whoever asks. */

@@ -35,6 +35,7 @@ struct cpu_ctx {
 	s32 resumes; /* the same, on its way */
 	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
 	u32 kept_vm;
+	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
 	u32 brief; /* who preempts will run for a moment */
 	u32 kicked; /* preemption is on its way, do not ask for another */
 } __attribute__((aligned(64)));
@@ -254,6 +255,17 @@ static bool runs_whole_gang(s32 cpu)
 	const struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
 
 	return vm && vm_is_whole(vm);
+}
+
+/* The VM that asks for the pCPU of @c, once. */
+static u32 take_invitation(struct cpu_ctx *c)
+{
+	u32 slot = c->invited ? __sync_lock_test_and_set(&c->invited, NO_VM) : NO_VM;
+	struct vm_ctx *vm = vm_slot(slot);
+
+	if (vm)
+		__sync_fetch_and_sub(&vm->nr_invited, 1);
+	return slot;
 }
 
 static void preempt(s32 cpu)

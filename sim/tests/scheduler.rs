@@ -881,6 +881,27 @@ fn light_threads_are_light_near_many_caches() {
     assert!(light < 9.0 && vms > 29.0, "light threads {light:.1}, VMs {vms:.1} pCPUs");
 }
 
+/// Two gangs as large as a host of 32 caches: each stood on some caches with more vCPUs than there
+/// are pCPUs, and never ran whole. 140 rounds a second instead of 4,500.
+#[test]
+fn a_gang_spreads_over_the_caches_as_it_runs() {
+    let text = "machine = \"rome-256\"\nscheduler = \"scx_baton\"\nseconds = 0.2\nwarmup = 0.5\n\
+                [[vm]]\ncount = 2\nvcpus = 256\nworkload = \"barrier\"\n";
+    let rate = run(text).rate();
+    assert!(rate > 1500.0, "{rate} rounds a second");
+}
+
+/// A host without rivals: a vCPU that a thread of the kernel interrupted was taken to another cache
+/// by a sibling's yield. 0.56 of the work under EEVDF.
+#[test]
+fn a_vcpu_that_is_interrupted_for_a_moment_stays_near_its_cache() {
+    let text = "machine = \"rome-256\"\nscheduler = \"scx_baton\"\nseconds = 0.2\nwarmup = 0.3\n\
+                [[vm]]\ncount = 4\nvcpus = 64\nworkload = \"lock\"\n";
+    let rate = run(text).rate();
+    let eevdf = run(&text.replace("scx_baton", "eevdf")).rate();
+    assert!(rate > 0.75 * eevdf, "{:.2} of what it does under EEVDF", rate / eevdf);
+}
+
 /// VMs share what they may use by their weights, however much more is wanted of it than of the rest
 /// of the host.
 #[test]
