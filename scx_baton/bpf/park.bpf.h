@@ -14,6 +14,7 @@
 static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now, u64 enq_flags)
 {
 	t->parked_at = now;
+	__sync_fetch_and_add(&nr_parks, 1);
 	scx_bpf_dsq_insert(p, PARKED_DSQ, HOST_SLICE_NS, enq_flags);
 	look_again(release, now);
 }

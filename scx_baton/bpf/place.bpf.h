@@ -461,12 +461,14 @@ static u64 limit_lead(const struct task_struct *p, struct task_ctx *t)
 /* The timer's: all tasks whose cgroups have CPU time again go back to their queues. */
 static int unpark(void *map, u32 *key, struct park_timer *timer)
 {
-	u64 now = scx_bpf_now(), next = 0, release;
+	u64 now = scx_bpf_now(), next = 0, release, parks;
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct vm_ctx *vm;
 
 	parked_until = 0;
+	barrier();
+	parks = *(volatile u64 *)&nr_parks;
 	bpf_for_each(scx_dsq, p, PARKED_DSQ, 0) {
 		t = task_ctx(p);
 		if (!t)
@@ -492,6 +494,9 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 			leave_queue(t, now);
 		call_for(p, t, vm, now);
 	}
+	if (!next && parks != seen_parks)
+		next = now + PARK_AGAIN_NS;
+	seen_parks = parks;
 	if (next)
 		look_again(next, now);
 	return 0;

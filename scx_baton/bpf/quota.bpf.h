@@ -29,6 +29,14 @@ struct {
 /* When the timer looks; 0: it does not. */
 static u64 parked_until;
 
+/*
+ * Tasks that were parked so far, and how many when the timer looked last. The kernel puts a task
+ * into its queue only after enqueue(): a timer that looks meanwhile does not see it, and looks
+ * again.
+ */
+static u64 nr_parks, seen_parks;
+#define PARK_AGAIN_NS (1ULL * 1000 * 1000)
+
 /* Of cgroups with cpu.max, and how many there are. */
 static struct quota quotas[MAX_QUOTAS];
 static u32 nr_quotas;
@@ -125,23 +133,32 @@ __noinline int quotas_charge(const struct task_ctx *t, u64 ran)
 	return 0;
 }
 
+/* pCPUs that set the timer at once. */
+#define MAX_RACERS 16
+
 /* The timer is to look again at @release. */
 static void look_again(u64 release, u64 now)
 {
-	u32 only = 0;
+	u32 only = 0, i;
 	struct park_timer *timer;
-	u64 armed = parked_until;
+	u64 armed = parked_until, was;
 
-	if (armed && !vtime_before(release, armed))
-		return;
-	parked_until = release;
+	/* Others may do so at once: the earliest stays. */
+	bpf_for(i, 0, MAX_RACERS) {
+		if (armed && !vtime_before(release, armed))
+			return;
+		was = __sync_val_compare_and_swap(&parked_until, armed, release);
+		if (was == armed)
+			break;
+		armed = was;
+	}
 	timer = bpf_map_lookup_elem(&park_timers, &only);
 	if (!timer)
 		return;
 	bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
-	/* Another pCPU may have set it to an earlier time in between, which this one was to
+	/* Another pCPU may have started it for an earlier time in between, which this one was to
 	 * replace. */
-	armed = parked_until;
+	armed = *(volatile u64 *)&parked_until;
 	if (armed && vtime_before(armed, release))
 		bpf_timer_start(&timer->timer, vtime_before(now, armed) ? armed - now : 1, 0);
 }

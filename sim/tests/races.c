@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * vCPUs of one VM join and leave the queue near one last-level cache on two pCPUs at once. Before
- * each atomic step of the one, in turn, the other does all of its own; what is counted must be
- * right in the end. Exits with 1, and says where, if it is not.
+ * Two pCPUs do something at once: vCPUs of one VM join and leave the queue near one last-level
+ * cache, or the queue as such; a timer is set. Before each atomic step of the one, in turn, the
+ * other does all of its own; what is counted, or set, must be right in the end. Exits with 1, and
+ * says where, if it is not.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 static void step(void);
 
@@ -24,13 +26,13 @@ static void step(void);
 
 #define SHIM_HOME
 #include <scx/common.bpf.h>
-#include "wanted.bpf.h"
+#include "account.bpf.h"
 
 enum { SLOT = 1024, CPU = 0 };
 
 static void (*other)(void);
 static u32 steps, stop_at;
-static struct task_ctx waits, comes;
+static struct task_ctx waiter, comes;
 
 static void step(void)
 {
@@ -49,23 +51,23 @@ static void join_one(void)
 
 static void leave_one(void)
 {
-	leave_near(&waits, SLOT);
+	leave_near(&waiter, SLOT);
 }
 
 static void share_one(void)
 {
-	share_near(&waits, 0, SLOT);
+	share_near(&waiter, 0, SLOT);
 }
 
 static void wait(void)
 {
-	join_near(&waits, SLOT, CPU);
+	join_near(&waiter, SLOT, CPU);
 }
 
 /* For its pCPU alone. */
 static void wait_kept(void)
 {
-	waits.queued_llc = KEPT_NEAR | 1;
+	waiter.queued_llc = KEPT_NEAR | 1;
 }
 
 static void wait_kept_beside_one(void)
@@ -101,8 +103,94 @@ static int check(const char *what, void (*begins)(void), void (*first)(void), vo
 	return 0;
 }
 
+/* When the timer runs out, as it was started last. */
+static u64 timer_at;
+
+static s32 start_timer(void *sim, void *timer, u64 ns)
+{
+	step();
+	timer_at = ns;
+	return 0;
+}
+
+static void *new_map(void *sim, u32 type, u32 key_size, u32 value_size, u32 entries)
+{
+	struct shim_map *map = calloc(1, sizeof(*map));
+
+	map->type = type;
+	map->entries = entries;
+	map->value_size = value_size;
+	map->values = calloc(entries, value_size);
+	return map;
+}
+
+static void soon(void)
+{
+	look_again(50, 0);
+}
+
+static void late(void)
+{
+	look_again(100, 0);
+}
+
+static int check_timer(const char *what, void (*first)(void), void (*second)(void))
+{
+	for (stop_at = 0; stop_at < 6; stop_at++) {
+		parked_until = 0;
+		steps = 0;
+		other = second;
+		first();
+		if (other) {
+			other = NULL;
+			second();
+		}
+		if (timer_at != 50 || parked_until != 50) {
+			printf("%s, before step %u: the timer runs out at %llu, not 50\n", what,
+			       stop_at, timer_at);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static void leave_whole(void)
+{
+	leave_queue(&waiter, 1);
+}
+
+/* Two pCPUs take one vCPU out of the queue: one of them counts. */
+static int check_leave(void)
+{
+	u32 slot = 1;
+	struct vm_ctx *vm = vm_slot(slot);
+
+	for (stop_at = 0; stop_at < 12; stop_at++) {
+		waiter = (struct task_ctx){.vm = slot, .queued_vm = slot, .queued_at = 1};
+		vm->nr_queued = 1;
+		count_add(COUNT_WAITING, 1);
+		join_near(&waiter, slot, CPU);
+		steps = 0;
+		other = leave_whole;
+		leave_whole();
+		if (vm->nr_queued || count(COUNT_WAITING) || *waiting_near(0, slot)) {
+			printf("a vCPU is taken by two, before step %u: %d wait, %llu in all\n",
+			       stop_at, vm->nr_queued, count(COUNT_WAITING));
+			return 1;
+		}
+		other = NULL;
+	}
+	return 0;
+}
+
 int main(void)
 {
+	static struct shim ours = {.map_new = new_map, .timer_start = start_timer, .nr_cpu_ids = 1};
+
+	shim = &ours;
+	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
+	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave())
+		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||
 	       check("one kept leaves, is shared meanwhile", wait_kept, leave_one, share_one, 0) ||

@@ -929,9 +929,9 @@ fn cells_share_by_weight() {
     }
 }
 
-/// What two pCPUs count at once, in any order of their steps.
+/// What two pCPUs count, and a timer that they set, at once, in any order of their steps.
 #[test]
-fn counts_near_a_cache_hold_in_any_order() {
+fn what_two_pcpus_do_at_once_is_right_in_any_order() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("races");
     let sim = env!("CARGO_MANIFEST_DIR");
