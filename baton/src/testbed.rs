@@ -79,6 +79,9 @@ pub struct HostArgs {
     /// They are hyper-threads, two a core
     #[arg(long)]
     smt: bool,
+    /// They are on so many sockets, each with a last-level cache
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    sockets: u32,
     /// Memory of the host in MiB [default: 4096; 2048 of an exact host]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1024..))]
     mem: Option<u32>,
@@ -122,6 +125,7 @@ impl HostArgs {
         HostOptions {
             pcpus: self.pcpus.unwrap_or(2),
             smt: self.smt,
+            sockets: self.sockets,
             mem_mib: self.mem.unwrap_or(if self.exact { 2048 } else { 4096 }),
             source: Source {
                 series: self.kernel_series,

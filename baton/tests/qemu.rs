@@ -83,6 +83,28 @@ fn guests_survive_the_scheduler() {
     assert_eq!(found.text("again"), "enabled");
 }
 
+/// What looks at several last-level caches is loaded only where there are some: the exact host has
+/// one.
+#[test]
+fn vms_are_scheduled_on_two_sockets() {
+    let found = on_host(
+        HostOptions { pcpus: 4, sockets: 2, ..host() },
+        r#"
+        caches=$(cat /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list | sort -u | wc -l)
+        [ "$caches" = 2 ] || fail "$caches last-level caches"
+        vm a; vm b
+        baton
+        work a 10 barrier --pause-every 2000; work b 10 shootdown
+        sleep 12
+        echo "a=$(rate a)"
+        echo "b=$(rate b)"
+        echo "state=$(state)"
+        "#,
+    );
+    assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+}
+
 /// Four loops on two cores of two hyper-threads; the two on one core end, and those that stay share
 /// the other one no longer.
 #[test]

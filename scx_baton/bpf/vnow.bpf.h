@@ -29,7 +29,7 @@ static u64 mean_taken_at;
  * once. */
 __noinline s64 mean_ahead(u64 now)
 {
-	s64 sum = 0, nr = 0;
+	s64 sum = 0, nr = zero;
 	struct near_vnow *n;
 	u32 i;
 

@@ -69,6 +69,9 @@ pub struct HostOptions {
     pub pcpus: u32,
     /// They are hyper-threads, two a core: an even number of them.
     pub smt: bool,
+    /// They are on so many sockets, each with a last-level cache: a divisor of them, or of their
+    /// cores. Not of an exact host.
+    pub sockets: u32,
     pub mem_mib: u32,
     pub source: Source,
     /// Programs for the host's /bin, with the libraries that they need on this machine.
@@ -95,6 +98,7 @@ impl Default for HostOptions {
         HostOptions {
             pcpus: 2,
             smt: false,
+            sockets: 1,
             mem_mib: 4096,
             source: Source::default(),
             extra_bins: Vec::new(),
@@ -717,6 +721,17 @@ pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
             options.pcpus
         );
     }
+    let together = options.sockets * (1 + u32::from(options.smt));
+    if together == 0 || !options.pcpus.is_multiple_of(together) {
+        bail!(
+            "{} CPUs cannot be on {} sockets, as many on each: choose a divisor",
+            options.pcpus,
+            options.sockets
+        );
+    }
+    if options.exact.is_some() && options.sockets > 1 {
+        bail!("an exact host has one socket: leave --exact out for {}", options.sockets);
+    }
     if options.exact.is_some() && options.mem_mib > exact::MAX_MIB {
         let most = exact::MAX_MIB;
         bail!("{} MiB for an exact host: up to {most} are possible", options.mem_mib);
@@ -749,6 +764,7 @@ fn start(options: &HostOptions) -> anyhow::Result<Emulator> {
             initrd: initrd.as_file(),
             pcpus: options.pcpus,
             smt: options.smt,
+            sockets: options.sockets,
             mem_mib: options.mem_mib,
             append: options.append(),
             echo: options.verbose,

@@ -23,6 +23,8 @@ pub struct Machine<'a> {
     pub pcpus: u32,
     /// Two of them make a core.
     pub smt: bool,
+    /// Each with a last-level cache.
+    pub sockets: u32,
     pub mem_mib: u32,
     /// Added to the kernel's command line.
     pub append: &'a str,
@@ -38,10 +40,9 @@ pub fn start(mut command: Command, machine: &Machine) -> Result<Emulator> {
     control.set_nonblocking(true).context("cannot set up a socket")?;
 
     let pcpus = machine.pcpus;
-    let smp = match machine.smt {
-        true => format!("{pcpus},sockets=1,cores={},threads=2", pcpus / 2),
-        false => pcpus.to_string(),
-    };
+    let (sockets, threads) = (machine.sockets, 1 + u32::from(machine.smt));
+    let cores = pcpus / sockets / threads;
+    let smp = format!("{pcpus},sockets={sockets},cores={cores},threads={threads}");
     command
         .args(["-accel", "tcg,thread=multi"])
         .args(["-cpu", "EPYC-Milan,+svm,+npt"])
