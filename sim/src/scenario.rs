@@ -873,7 +873,7 @@ fn check_weight(weight: u32) -> Result<()> {
 }
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 26] = [
+pub const SCENARIOS: [(&str, &str); 27] = [
     ("crowded", include_str!("../scenarios/crowded.toml")),
     ("call", include_str!("../scenarios/call.toml")),
     ("file-server", include_str!("../scenarios/file-server.toml")),
@@ -894,6 +894,7 @@ pub const SCENARIOS: [(&str, &str); 26] = [
     ("two-barriers", include_str!("../scenarios/two-barriers.toml")),
     ("big-300", include_str!("../scenarios/big-300.toml")),
     ("big-partitions", include_str!("../scenarios/big-partitions.toml")),
+    ("big-threads", include_str!("../scenarios/big-threads.toml")),
     ("attack-container", include_str!("../scenarios/attack-container.toml")),
     ("attack-threads", include_str!("../scenarios/attack-threads.toml")),
     ("attack-bound", include_str!("../scenarios/attack-bound.toml")),
