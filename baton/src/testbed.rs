@@ -80,7 +80,12 @@ pub struct HostArgs {
     #[arg(long)]
     smt: bool,
     /// They are on so many sockets, each with a last-level cache
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=16)
+    )]
     sockets: u32,
     /// Memory of the host in MiB [default: 4096; 2048 of an exact host]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1024..))]

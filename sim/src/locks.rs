@@ -56,8 +56,8 @@ impl Locks {
         self.waited += waits;
     }
 
-    /// pCPU `by`, which comes at `from`, holds the lock for so long, and pays for that itself: until
-    /// when.
+    /// pCPU `by`, which comes at `from`, holds the lock for so long, and pays for that itself:
+    /// until when.
     pub fn hold(&mut self, lock: Lock, by: u32, from: Ns, holds: Ns) -> Ns {
         let until = self.held.get(&lock).map_or(from, |held| held.until.max(from)) + holds;
         self.held.insert(lock, Held { by, until });

@@ -157,9 +157,9 @@ pub struct Costs {
     pub slot_step_ns: f64,
     #[serde(default = "slot_search_ns")]
     pub slot_search_ns: f64,
-    /// For how long an operation holds the lock of a runqueue or of a dispatch queue: where the pCPU
-    /// had it last, where another one of its last-level cache had, where any other had. 0: nobody
-    /// waits for locks; what one pCPU alone needs under them is part of the other costs.
+    /// For how long an operation holds the lock of a runqueue or of a dispatch queue: where the
+    /// pCPU had it last, where another one of its last-level cache had, where any other had. 0:
+    /// nobody waits for locks; what one pCPU alone needs under them is part of the other costs.
     #[serde(default)]
     pub lock_ns: [Ns; 3],
     /// Speed of a hyper-thread while its sibling runs, as share of that alone.

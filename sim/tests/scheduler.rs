@@ -874,7 +874,8 @@ fn light_threads_are_light_near_many_caches() {
                 warmup = 1.0\ncosts.move_ns = [0, 0, 0, 0]\n\
                 [[vm]]\ncount = 20\nvcpus = 2\nworkload = \"compute\"\n\
                 [[thread]]\ncount = 12\nown-cgroup = true\nweight = 20\nrun-us = 10000\n\
-                [[thread]]\ncount = 240\nown-cgroup = true\nrun-us = 200\nsleep-us = 5000\nspread = 0.5\n";
+                [[thread]]\ncount = 240\nown-cgroup = true\nrun-us = 200\nsleep-us = 5000\n\
+                spread = 0.5\n";
     let outcome = run(text);
     let light: f64 = outcome.threads[..12].iter().sum::<f64>() * 0.01;
     let vms: f64 = outcome.vms.iter().map(|vm| vm.used).sum();
@@ -917,7 +918,8 @@ fn cells_share_by_weight() {
         let weights = [("a", 100), ("a", 100), ("a", 200), ("a", 400), ("b", 100), ("b", 300)];
         for (cell, weight) in weights {
             text += &format!(
-                "[[vm]]\nvcpus = 8\nworkload = \"compute\"\ncgroup = \"{cell}\"\nweight = {weight}\n"
+                "[[vm]]\nvcpus = 8\nworkload = \"compute\"\ncgroup = \"{cell}\"\n\
+                 weight = {weight}\n"
             );
         }
         let outcome = run(&text);
