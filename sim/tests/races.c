@@ -76,6 +76,18 @@ static void wait_kept_beside_one(void)
 	join_one();
 }
 
+/* @second comes in between, or behind where @first has no such step. */
+static void both(void (*first)(void), void (*second)(void))
+{
+	steps = 0;
+	other = second;
+	first();
+	if (other) {
+		other = NULL;
+		second();
+	}
+}
+
 static int check(const char *what, void (*begins)(void), void (*first)(void), void (*second)(void),
 		 s32 left)
 {
@@ -84,14 +96,7 @@ static int check(const char *what, void (*begins)(void), void (*first)(void), vo
 		*vms_near(0, 0) = 0;
 		other = NULL;
 		begins();
-		steps = 0;
-		other = second;
-		first();
-		/* There were fewer steps. */
-		if (other) {
-			other = NULL;
-			second();
-		}
+		both(first, second);
 		if (*waiting_near(0, SLOT) != left || (*vms_near(0, 0) != 0) != (left > 0)) {
 			printf("%s, before step %u: %d wait, bits %llx\n", what, stop_at,
 			       *waiting_near(0, SLOT), *vms_near(0, 0));
@@ -138,13 +143,7 @@ static int check_timer(const char *what, void (*first)(void), void (*second)(voi
 {
 	for (stop_at = 0; stop_at < 6; stop_at++) {
 		parked_until = 0;
-		steps = 0;
-		other = second;
-		first();
-		if (other) {
-			other = NULL;
-			second();
-		}
+		both(first, second);
 		if (timer_at != 50 || parked_until != 50) {
 			printf("%s, before step %u: the timer runs out at %llu, not 50\n", what,
 			       stop_at, timer_at);
@@ -170,15 +169,12 @@ static int check_leave(void)
 		vm->nr_queued = 1;
 		count_add(COUNT_WAITING, 1);
 		join_near(&waiter, slot, CPU);
-		steps = 0;
-		other = leave_whole;
-		leave_whole();
+		both(leave_whole, leave_whole);
 		if (vm->nr_queued || count(COUNT_WAITING) || *waiting_near(0, slot)) {
 			printf("a vCPU is taken by two, before step %u: %d wait, %llu in all\n",
 			       stop_at, vm->nr_queued, count(COUNT_WAITING));
 			return 1;
 		}
-		other = NULL;
 	}
 	return 0;
 }

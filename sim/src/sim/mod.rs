@@ -365,6 +365,8 @@ impl Sim {
                 beat.fetch_add(1, Relaxed);
             }
             self.m.now = at;
+            // What a timer or a fault has waited for locks is nobody's.
+            self.m.locks.waited();
             self.handle(event);
             self.settle();
             if self.failure.is_some() || self.sched.wants_attention() {
