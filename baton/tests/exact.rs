@@ -237,6 +237,8 @@ fn what_the_emulator_cannot_do_is_refused() {
         (HostOptions { pcpus: MAX_PCPUS + 1, ..options() }, "1 to 16"),
         (HostOptions { mem_mib: MAX_MIB + 1, ..options() }, "up to 2048"),
         (HostOptions { pcpus: 3, smt: true, ..options() }, "even number"),
+        (HostOptions { sockets: 2, ..options() }, "one socket"),
+        (HostOptions { pcpus: 3, sockets: 2, ..HostOptions::default() }, "divisor"),
     ] {
         let error = Host::boot(&options).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(words), "{error}");

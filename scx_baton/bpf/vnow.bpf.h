@@ -14,7 +14,7 @@
 
 static u64 vnow;
 
-/* How often the mean is taken: less than the shortest slice of a host task, 3 ms. */
+/* How often the mean is taken: oftener than a host task's slice ends, 3 ms. */
 #define VNOW_EVERY_NS (1ULL * 1000 * 1000)
 
 /* Of each last-level cache; who has not seen anybody wait for two turns does not count. */
