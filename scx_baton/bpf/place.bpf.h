@@ -458,25 +458,36 @@ static u64 limit_lead(const struct task_struct *p, struct task_ctx *t)
 	return limited ? MIN_RUN_NS : HOST_SLICE_NS;
 }
 
-/* The timer's: all tasks whose cgroups have CPU time again go back to their queues. */
+/*
+ * The timer's: all tasks whose cgroups have CPU time again go back to their queues, some each time.
+ * Those that have none go to the end, so that the next time begins behind them.
+ */
 static int unpark(void *map, u32 *key, struct park_timer *timer)
 {
-	u64 now = scx_bpf_now(), next = 0, release, parks;
+	u64 now = scx_bpf_now(), release;
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct vm_ctx *vm;
+	u32 looked = zero;
 
 	parked_until = 0;
 	barrier();
-	parks = *(volatile u64 *)&nr_parks;
+	if (!parked_left) {
+		next_release = 0;
+		round_parks = *(volatile u64 *)&nr_parks;
+		parked_left = scx_bpf_dsq_nr_queued(PARKED_DSQ);
+	}
 	bpf_for_each(scx_dsq, p, PARKED_DSQ, 0) {
+		if (!parked_left || looked++ >= MAX_UNPARKS)
+			break;
+		parked_left--;
 		t = task_ctx(p);
 		if (!t)
 			continue;
 		release = throttled_until(t, now);
 		if (release) {
-			if (!next || vtime_before(release, next))
-				next = release;
+			make_earlier(&next_release, release);
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, PARKED_DSQ, 0);
 			continue;
 		}
 		vm = vm_of(t);
@@ -494,11 +505,18 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 			leave_queue(t, now);
 		call_for(p, t, vm, now);
 	}
-	if (!next && parks != seen_parks)
-		next = now + PARK_AGAIN_NS;
-	seen_parks = parks;
-	if (next)
-		look_again(next, now);
+	if (parked_left && looked > MAX_UNPARKS) {
+		set_timer(now + UNPARK_REST_NS, now);
+		return 0;
+	}
+	/* Some may have gone meanwhile. */
+	parked_left = 0;
+	release = *(volatile u64 *)&next_release;
+	if (!release && round_parks != seen_parks)
+		release = now + PARK_AGAIN_NS;
+	seen_parks = round_parks;
+	if (release)
+		set_timer(release, now);
 	return 0;
 }
 

@@ -30,12 +30,23 @@ struct {
 static u64 parked_until;
 
 /*
- * Tasks that were parked so far, and how many when the timer looked last. The kernel puts a task
- * into its queue only after enqueue(): a timer that looks meanwhile does not see it, and looks
- * again.
+ * Tasks that were parked so far, and how many when the timer began its last two rounds. The kernel
+ * puts a task into its queue only after enqueue(): a timer that looks meanwhile does not see it,
+ * and looks again.
  */
-static u64 nr_parks, seen_parks;
+static u64 nr_parks, round_parks, seen_parks;
 #define PARK_AGAIN_NS (1ULL * 1000 * 1000)
+
+/*
+ * Parked tasks that the timer looks at in one go, in a softirq: about 2 us for each. Of more it
+ * looks at the others soon after; and how many are left for that.
+ */
+#define MAX_UNPARKS 64
+#define UNPARK_REST_NS (100ULL * 1000)
+static u32 parked_left;
+
+/* The earliest time at which one of those that it has looked at may run; 0: none waits. */
+static u64 next_release;
 
 /* Of cgroups with cpu.max, and how many there are. */
 static struct quota quotas[MAX_QUOTAS];
@@ -133,34 +144,52 @@ __noinline int quotas_charge(const struct task_ctx *t, u64 ran)
 	return 0;
 }
 
-/* pCPUs that set the timer at once. */
+/* pCPUs that do so at once. */
 #define MAX_RACERS 16
 
-/* The timer is to look again at @release. */
-static void look_again(u64 release, u64 now)
+/* @at becomes @release, if that is earlier or @at is 0; whether it does. Of several the earliest
+ * stays. */
+static bool make_earlier(u64 *at, u64 release)
 {
-	u32 only = 0, i;
-	struct park_timer *timer;
-	u64 armed = parked_until, was;
+	u64 is = *at, was;
+	u32 i;
 
-	/* Others may do so at once: the earliest stays. */
 	bpf_for(i, 0, MAX_RACERS) {
-		if (armed && !vtime_before(release, armed))
-			return;
-		was = __sync_val_compare_and_swap(&parked_until, armed, release);
-		if (was == armed)
+		if (is && !vtime_before(release, is))
+			return false;
+		was = __sync_val_compare_and_swap(at, is, release);
+		if (was == is)
 			break;
-		armed = was;
+		is = was;
 	}
+	return true;
+}
+
+/* The timer is to look at @at, or before. */
+static void set_timer(u64 at, u64 now)
+{
+	struct park_timer *timer;
+	u32 only = 0;
+	u64 armed;
+
+	if (!make_earlier(&parked_until, at))
+		return;
 	timer = bpf_map_lookup_elem(&park_timers, &only);
 	if (!timer)
 		return;
-	bpf_timer_start(&timer->timer, vtime_before(now, release) ? release - now : 1, 0);
+	bpf_timer_start(&timer->timer, vtime_before(now, at) ? at - now : 1, 0);
 	/* Another pCPU may have started it for an earlier time in between, which this one was to
 	 * replace. */
 	armed = *(volatile u64 *)&parked_until;
-	if (armed && vtime_before(armed, release))
+	if (armed && vtime_before(armed, at))
 		bpf_timer_start(&timer->timer, vtime_before(now, armed) ? armed - now : 1, 0);
+}
+
+/* The timer is to look at all again at @release, also if it is on its way through them now. */
+static void look_again(u64 release, u64 now)
+{
+	make_earlier(&next_release, release);
+	set_timer(release, now);
 }
 
 /* A cgroup's quota in µs as the kernel gives it, ~0: none; *@quota is its slot, 0: none. */

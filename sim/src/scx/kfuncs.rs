@@ -757,6 +757,8 @@ unsafe extern "C" fn iter_next(sim: *mut c_void, it: *mut Iter) -> *mut TaskStru
     match queue.order.get(next).copied() {
         Some(task) => {
             it.at = u64::from(task + 1) << 32 | next as u64;
+            state.looked += 1;
+            state.longest_walk = state.longest_walk.max(state.looked);
             &raw mut *state.entry(task).p
         }
         None => std::ptr::null_mut(),

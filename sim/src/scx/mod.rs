@@ -149,6 +149,9 @@ struct Inner {
     left: Vec<(u32, u64)>,
     failure: Option<String>,
     timers: Vec<(Ns, u64)>,
+    /// Tasks of queues that the callback under way has looked at, and the most of any.
+    looked: u64,
+    longest_walk: u64,
     /// When each timer runs out.
     armed: FxHashMap<u64, Ns>,
     random: Xoshiro256PlusPlus,
@@ -271,6 +274,8 @@ impl Scx {
             timers: Vec::new(),
             armed: FxHashMap::default(),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            looked: 0,
+            longest_walk: 0,
         });
         for index in 0..=groups.len() as i32 {
             let (storage, parent) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -385,6 +390,9 @@ impl Scx {
         CALLBACK.set(callback);
         before
     }
+        if before.0 == In::Nothing {
+            state.looked = 0;
+        }
 
     /// ops.dequeue() hears of those that left the scheduler's custody in a callback as soon as that
     /// ends; the kernel calls it in between.
@@ -928,7 +936,9 @@ impl Scheduler for Scx {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.stat()
+        let mut counters = self.stat();
+        counters.push(("longest walk", self.state.longest_walk));
+        counters
     }
 
     fn lost(&self, m: &Machine) -> Option<u32> {
