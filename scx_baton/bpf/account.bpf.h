@@ -138,6 +138,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		return;
 	}
 	t->vtime += weighted(ran, t->weight);
+	t->outside_ns += ran;
 	__sync_fetch_and_add(&vm->times.ran_ns, ran);
 	if (t->boosted == BOOST_SIBLING) {
 		stat_add(STAT_BOOST_NS, ran);
@@ -153,6 +154,23 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
+}
+
+/* @p, a vCPU's thread, is none any more. */
+static void leave_vm(const struct task_struct *p, struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_of(t);
+	u64 key = vcpu_key(t->vm, t->vcpu_id);
+	struct vcpu_ctx *v;
+
+	if (!vm)
+		return;
+	v = bpf_map_lookup_elem(&vcpus, &key);
+	/* Not the entry of a thread that runs the vCPU after this one. */
+	if (v && v->pid == p->pid)
+		bpf_map_delete_elem(&vcpus, &key);
+	if (__sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
+		vm_forget(vm);
 }
 
 /*

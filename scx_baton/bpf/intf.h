@@ -140,6 +140,8 @@ struct task_ctx {
 	u64 woken_at; /* ns; 0: not since it ran last */
 	u64 halted_at; /* ns; 0: it has not */
 	u64 ran; /* ns of CPU time since it halted */
+	u64 outside_ns; /* a vCPU: CPU time since it is known to have been in its guest */
+	u64 exits; /* from its guest, when KVM took it in hand last */
 	u64 slept_at; /* ns; 0: not since it halted */
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */

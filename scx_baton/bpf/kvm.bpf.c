@@ -84,16 +84,21 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	struct vcpu_ctx new = {};
 	struct vm_ctx *vm, *old;
 	struct task_ctx *t;
+	u64 key, exits;
 	u32 slot;
-	u64 key;
 
 	if (!vcpu->wants_to_run)
 		return 0;
 	t = bpf_task_storage_get(&tasks, p, 0, 0);
 	if (!t)
 		return 0;
+	exits = vcpu->stat.exits;
+	if (t->exits != exits) {
+		t->exits = exits;
+		t->outside_ns = 0;
+	}
 	old = vm_of(t);
-	if (old && old->kvm == (u64)vcpu->kvm)
+	if ((old && old->kvm == (u64)vcpu->kvm) || t->outside_ns > OUTSIDE_NS)
 		return 0;
 	slot = vm_find_or_add((u64)vcpu->kvm);
 	vm = vm_slot(slot);

@@ -177,6 +177,25 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		ran_for_spinner(p, t);
 }
 
+/* The guest ran until the tick came: vtime_account_guest_enter() sets this. */
+#define PF_VCPU 0x00000001
+
+/*
+ * A thread that has entered its guest once, and then does other work, is no vCPU any more: not
+ * before it enters the guest again (baton_vcpu_load()). As it may have run for long with nobody to
+ * take its pCPU, the ticks within its guest count, too.
+ */
+static void stays_vcpu(const struct task_struct *p, struct task_ctx *t)
+{
+	if (p->flags & PF_VCPU)
+		t->outside_ns = 0;
+	if (t->outside_ns <= OUTSIDE_NS || !vm_of(t))
+		return;
+	leave_vm(p, t);
+	t->vm = NO_VM;
+	t->vtime = vnow;
+}
+
 void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p), claimed;
@@ -189,6 +208,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	charge(p, t, cpu, now);
 	if (c->kept)
 		release(cpu);
+	stays_vcpu(p, t);
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t), now);
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {
@@ -404,23 +424,11 @@ void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
 {
 	struct task_ctx *t = task_ctx(p);
-	struct vcpu_ctx *v;
-	struct vm_ctx *vm;
-	u64 key;
 
 	if (!t)
 		return;
 	leave_queue(t, scx_bpf_now());
-	vm = vm_of(t);
-	if (vm) {
-		key = vcpu_key(t->vm, t->vcpu_id);
-		v = bpf_map_lookup_elem(&vcpus, &key);
-		/* Not the entry of a thread that runs the vCPU after this one. */
-		if (v && v->pid == p->pid)
-			bpf_map_delete_elem(&vcpus, &key);
-	}
-	if (vm && __sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
-		vm_forget(vm);
+	leave_vm(p, t);
 }
 
 void BPF_STRUCT_OPS(baton_set_weight, struct task_struct *p, u32 weight)

@@ -90,6 +90,12 @@
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)
 
+/*
+ * A thread that has run for so long outside of its guest has no part in its VM any more: a vCPU is
+ * there again within milliseconds, whatever it emulates.
+ */
+#define OUTSIDE_NS (1000ULL * 1000 * 1000)
+
 /* A vCPU that has waited so long goes before any VM's turn, on a host with little to do. */
 #define STARVED_NS (100ULL * 1000 * 1000)
 

@@ -234,6 +234,7 @@ fn fault_in_words(fault: &Fault, spec: &FaultSpec) -> String {
             let quota = quota_in_words(*quota);
             format!("VM {vm} gets from then on{}", quota.trim_start_matches(','))
         }
+        Fault::LeavesGuest(vm) => format!("the threads of VM {vm} leave the guest for good"),
         Fault::ClockJumps(ns) if *ns < 0 => {
             format!("the scheduler's clock jumps back by {}", time(ns.unsigned_abs()))
         }

@@ -157,6 +157,7 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
                     let quota = quota(&mut dice, 4);
                     format!("vm = {}\ncpu-max = {quota}", dice.below(vms))
                 }
+                5 if dice.chance(20) => format!("vm = {}\nleaves-guest = true", dice.below(vms)),
                 5 => format!("vm = {}\nweight = {}", dice.below(vms), 20 + dice.below(400)),
                 _ => {
                     let cpus: Vec<String> =

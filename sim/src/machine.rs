@@ -335,6 +335,8 @@ pub trait Scheduler {
     /// It is in do_exit() from now on.
     fn exits(&mut self, _task: u32) {}
     fn vm_ends(&mut self, _m: &mut Machine, _vm: u32) {}
+    /// What a VM's vCPU threads do from now on is not done in the guest.
+    fn leaves_guest(&mut self, _vm: u32) {}
     /// A timer that it has started itself has run out.
     fn timer(&mut self, _m: &mut Machine, _timer: u64) {}
     /// Whether `timers` or `failure` have anything to say: asked after every event.

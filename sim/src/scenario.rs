@@ -231,6 +231,9 @@ pub struct FaultSpec {
     pub vm: Option<u32>,
     pub weight: Option<u32>,
     pub cpu_max: Option<Quota>,
+    /// Its vCPUs' threads do the same work from then on, but not in the guest.
+    #[serde(default)]
+    pub leaves_guest: bool,
     /// The scheduler's clock (`scx_bpf_now()`) jumps by so much, forth or back.
     pub clock_jump_us: Option<i64>,
     /// A thread's number (vCPUs first), and where it may run from then on.
@@ -692,6 +695,7 @@ impl FaultSpec {
         if f.vm.is_none() {
             ensure_key!(f.weight.is_none(), "weight", "needs a vm");
             ensure_key!(f.cpu_max.is_none(), "cpu-max", "needs a vm");
+            ensure_key!(!f.leaves_guest, "leaves-guest", "needs a vm");
         }
         let exit_ms = f.exit_ms.unwrap_or(0.0);
         ensure_key!(
@@ -713,16 +717,18 @@ impl FaultSpec {
             (None, None, Some(at), None, None, None) => {
                 Fault::VmEnds(vm("vm-ends", at)?, (exit_ms * 1e6) as Ns)
             }
-            (None, None, None, Some(at), None, None) => match (f.weight, f.cpu_max) {
-                (Some(weight), None) => {
+            (None, None, None, Some(at), None, None) => match (f.weight, f.cpu_max, f.leaves_guest)
+            {
+                (None, None, true) => Fault::LeavesGuest(vm("vm", at)?),
+                (Some(weight), None, false) => {
                     check_weight(weight)?;
                     Fault::Weight(vm("vm", at)?, weight)
                 }
-                (None, Some(quota)) => {
+                (None, Some(quota), false) => {
                     check_quota(&quota)?;
                     Fault::Quota(vm("vm", at)?, Some(quota))
                 }
-                _ => return Err(wrong("vm", "needs either a weight or a cpu-max")),
+                _ => return Err(wrong("vm", "needs one of weight, cpu-max and leaves-guest")),
             },
             (None, None, None, None, Some(task), None) => {
                 let fine = u64::from(task) < tasks;
@@ -739,8 +745,8 @@ impl FaultSpec {
                 Fault::Affinity(task, set)
             }
             _ => bail!(
-                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight or cpu-max, \
-                 and task with cpus"
+                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, cpu-max \
+                 or leaves-guest, and task with cpus"
             ),
         };
         Ok(((at_ms * 1e6) as Ns, fault))

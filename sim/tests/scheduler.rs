@@ -949,6 +949,38 @@ fn what_two_pcpus_do_at_once_is_right_in_any_order() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
 
+/// 2,000 threads of a container that has no CPU time left: a timer, in a softirq, looked at all of
+/// them at once.
+#[test]
+fn throttled_threads_are_released_some_at_a_time() {
+    let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nseconds = 3.0\n\
+         [[cgroup]]\nname = \"container\"\ncpu-max = { quota-us = 50000 }\n\
+         [[thread]]\ncount = 2000\nrun-us = 1000\nsleep-us = 1000\ncgroup = \"container\"\n\
+         [[vm]]\nvcpus = 4\nworkload = \"compute\"\n");
+    let walk = out.scheduler_counters.iter().find(|(name, _)| name == "longest walk");
+    assert!(walk.is_some_and(|(_, tasks)| (1..100).contains(tasks)), "{walk:?}");
+    // Half a pCPU.
+    let threads: f64 = out.threads.iter().sum();
+    assert!((400.0..600.0).contains(&threads), "{threads} ms a second");
+}
+
+/// A thread that was a vCPU once, and does other work, counts as a vCPU for a second of that at
+/// most.
+#[test]
+fn a_thread_that_leaves_its_guest_is_no_vcpu() {
+    let ran = |fault: &str| {
+        let text = "machine = \"xeon-8\"\npcpus = 2\nscheduler = \"scx_baton\"\nseconds = 6.0\n\
+                    warmup = 0.0\n[[vm]]\nvcpus = 1\nworkload = \"compute\"\n";
+        let out = run(&format!("{text}{fault}"));
+        let ran = out.scheduler_counters.iter().find(|(name, _)| name == "ran ns");
+        ran.expect("it is counted").1 as f64 / 1e9
+    };
+    let (stays, leaves) =
+        (ran(""), ran("[[fault]]\nat-ms = 1000.0\nvm = 0\nleaves-guest = true\n"));
+    // A second before, one after, and what it takes until a tick comes.
+    assert!(stays > 5.7 && (1.9..2.2).contains(&leaves), "{stays} s, {leaves} s");
+}
+
 /// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside
 /// VMs on the other one.
 #[test]

@@ -88,6 +88,9 @@ struct kvm_vcpu {
 	bool preempted;
 	bool ready;
 	u32 halt_poll_ns;
+	struct {
+		u64 exits;
+	} stat;
 };
 
 /* include/linux/sched/ext.h, kernel/sched/ext/ */

@@ -69,6 +69,8 @@ pub struct KvmVcpu {
     pub preempted: bool,
     pub ready: bool,
     pub halt_poll_ns: u32,
+    /// `stat.exits`
+    pub exits: u64,
 }
 
 #[repr(C)]

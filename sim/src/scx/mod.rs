@@ -40,6 +40,7 @@ const YIELD_SENT: u32 = 3;
 const BATON_MAX_CPUS: usize = 1024;
 const PF_KTHREAD: u32 = 0x0020_0000;
 const PF_EXITING: u32 = 4;
+const PF_VCPU: u32 = 1;
 const PICK_IDLE_CORE: u64 = 1;
 const DEQ_SCHED_CHANGE: u64 = 1 << 33;
 
@@ -148,10 +149,10 @@ struct Inner {
     /// Tasks that ops.dequeue() must still hear of, with its flags.
     left: Vec<(u32, u64)>,
     failure: Option<String>,
-    timers: Vec<(Ns, u64)>,
     /// Tasks of queues that the callback under way has looked at, and the most of any.
     looked: u64,
     longest_walk: u64,
+    timers: Vec<(Ns, u64)>,
     /// When each timer runs out.
     armed: FxHashMap<u64, Ns>,
     random: Xoshiro256PlusPlus,
@@ -194,6 +195,8 @@ pub struct Scx {
     /// How long a task may wait for a pCPU.
     timeout: Ns,
     kvms: Vec<Box<Kvm>>,
+    /// VMs whose threads do not enter the guest any more.
+    outside: Vec<bool>,
     /// The first vCPU of each VM.
     first: Vec<u32>,
     vcpus: Vec<Option<Box<KvmVcpu>>>,
@@ -271,11 +274,11 @@ impl Scx {
             cgroups: Vec::new(),
             left: Vec::new(),
             failure: None,
+            looked: 0,
+            longest_walk: 0,
             timers: Vec::new(),
             armed: FxHashMap::default(),
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
-            looked: 0,
-            longest_walk: 0,
         });
         for index in 0..=groups.len() as i32 {
             let (storage, parent) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -330,6 +333,7 @@ impl Scx {
             probes,
             timeout: WATCHDOG_MAX_NS,
             kvms: (0..groups.len()).map(|_| Box::new(Kvm { index: 0 })).collect(),
+            outside: vec![false; groups.len()],
             first: vec![NONE; groups.len()],
             vcpus: Vec::new(),
             loaded,
@@ -386,13 +390,13 @@ impl Scx {
         state.machine = m;
         state.here = cpu;
         let before = (state.context, state.callback);
+        if before.0 == In::Nothing {
+            state.looked = 0;
+        }
         (state.context, state.callback) = (context, callback);
         CALLBACK.set(callback);
         before
     }
-        if before.0 == In::Nothing {
-            state.looked = 0;
-        }
 
     /// ops.dequeue() hears of those that left the scheduler's custody in a callback as soon as that
     /// ends; the kernel calls it in between.
@@ -524,6 +528,7 @@ impl Scx {
                 preempted: false,
                 ready: false,
                 halt_poll_ns: 0,
+                exits: 0,
             })
         })
     }
@@ -720,7 +725,12 @@ impl Scheduler for Scx {
         }
         self.update_curr(m, curr);
         let p = self.p(curr);
+        let in_guest = m.task(curr).vm != NONE && !self.outside[m.task(curr).vm as usize];
+        if in_guest {
+            self.state.entry(curr).p.flags |= PF_VCPU;
+        }
         call!(self, m, In::Locked, cpu, tick(p));
+        self.state.entry(curr).p.flags &= !PF_VCPU;
         if self.state.entry(curr).p.scx.slice == 0 {
             m.resched(cpu);
         }
@@ -805,7 +815,12 @@ impl Scheduler for Scx {
     }
 
     fn vcpu_loaded(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        if self.outside[m.task(task).vm as usize] {
+            return;
+        }
         let vcpu = self.vcpu(m, task);
+        // SAFETY: the record is in a box that stays.
+        unsafe { (*vcpu).exits += 1 };
         if let Some(load) = self.probes.load {
             let before = self.enter(m, In::Locked, cpu, "fentry/kvm_arch_vcpu_load");
             // SAFETY: the record is in a box that stays.
@@ -868,6 +883,10 @@ impl Scheduler for Scx {
 
     fn exits(&mut self, task: u32) {
         self.state.entry(task).p.flags |= PF_EXITING;
+    }
+
+    fn leaves_guest(&mut self, vm: u32) {
+        self.outside[vm as usize] = true;
     }
 
     fn vm_ends(&mut self, m: &mut Machine, vm: u32) {

@@ -45,6 +45,7 @@ impl Sim {
             Fault::VmEnds(vm, ns) => self.end_vm(vm, ns),
             Fault::Weight(vm, weight) => self.sched.weight_changes(&mut self.m, vm, weight),
             Fault::Quota(vm, quota) => self.sched.quota_changes(&mut self.m, vm, quota),
+            Fault::LeavesGuest(vm) => self.sched.leaves_guest(vm),
             Fault::ClockJumps(ns) => self.sched.clock_jumps(ns),
         }
     }

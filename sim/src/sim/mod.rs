@@ -149,6 +149,8 @@ pub enum Fault {
     Weight(u32, u32),
     /// The `cpu.max` of a VM's cgroup.
     Quota(u32, Option<Quota>),
+    /// A VM's threads go on without entering the guest.
+    LeavesGuest(u32),
     ClockJumps(i64),
 }
 
