@@ -8,6 +8,7 @@ mod kvm;
 mod polling;
 mod quotas;
 mod refuse;
+mod restarts;
 mod stats;
 mod waits;
 
@@ -21,13 +22,14 @@ use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use log::info;
 use polling::{HaltPoll, Polling};
+use restarts::Restarts;
 use scx_stats::prelude::*;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
-use scx_utils::{Topology, UserExitInfo};
+use scx_utils::{ScxExitKind, Topology, UserExitInfo};
 use scx_utils::{
     build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
 };
-use scx_utils::{uei_exited, uei_report};
+use scx_utils::{uei_exited, uei_read};
 use stats::{Metrics, VmMetrics};
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
@@ -46,6 +48,9 @@ the columns). Which kernel it needs: docs/kernels.md; what each policy buys: doc
 Needs root, but for --version and --help-stats. While it runs it schedules the whole \
 host; with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor \
 --restore' does if it was killed). Nothing else is changed, and nothing stays.
+
+If the kernel ends it because of an error, as its watchdog does, it starts again, up to 5 times \
+within 10 minutes; until then, and after that, the kernel's scheduler is in charge.
 
 Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that \
 says why and what to do; 2 for wrong options.";
@@ -153,6 +158,7 @@ struct Scheduler<'a> {
     wants_ipis: bool,
     /// The kernel tells of `cpu.max`.
     told_of_quotas: bool,
+    quotas: quotas::Watch,
     halt_poll: Option<(HaltPoll, f64)>,
     pcpus: usize,
     polling: Option<Polling>,
@@ -235,6 +241,7 @@ impl<'a> Scheduler<'a> {
             stats_server,
             wants_ipis,
             told_of_quotas,
+            quotas: quotas::Watch::default(),
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
             polling: None,
@@ -355,12 +362,14 @@ impl<'a> Scheduler<'a> {
         }
         self.warn_of_limits()?;
         if !self.told_of_quotas {
-            self.vms()?.iter().try_for_each(|(_, vm)| quotas::refuse(vm.tgid))?;
+            let tgids = self.vms()?.iter().map(|(_, vm)| vm.tgid).collect();
+            self.quotas.look(&tgids)?;
         }
         Ok(())
     }
 
-    fn run(&mut self, shutdown: &AtomicBool) -> Result<UserExitInfo> {
+    /// Until it ends: `Some`, with the reason, if it may start again.
+    fn run(&mut self, shutdown: &AtomicBool) -> Result<Option<String>> {
         let (res_ch, req_ch) = self.stats_server.channels();
         let waits = Waits::listen(&self.skel.maps.waits)?;
         let mut next = Instant::now();
@@ -388,7 +397,22 @@ impl<'a> Scheduler<'a> {
         self.polling = None;
         self.probes = None;
         self.struct_ops = None;
-        uei_report!(&self.skel, uei)
+        let kind =
+            self.skel.maps.data_data.as_ref().context("the BPF object has no data")?.uei.kind;
+        ended(kind, uei_read!(&self.skel, uei))
+    }
+}
+
+/// Ends that the kernel asked for and its errors may be mended by a new start; what an operator or
+/// the scheduler itself asked for is none, or an error.
+fn ended(kind: i32, uei: UserExitInfo) -> Result<Option<String>> {
+    let errors = [ScxExitKind::Error, ScxExitKind::ErrorBPF, ScxExitKind::ErrorStall];
+    let failed = errors.into_iter().any(|error| error as i32 == kind);
+    match uei.report() {
+        Err(why) if failed => Ok(Some(format!("{why:#}"))),
+        Err(why) => Err(why),
+        Ok(()) if uei.should_restart() => Ok(Some("the kernel asks for a new start".to_owned())),
+        Ok(()) => remedy(&uei).map(|()| None),
     }
 }
 
@@ -446,12 +470,29 @@ fn run(opts: Opts) -> Result<()> {
         });
     }
 
+    let mut restarts = Restarts::default();
     loop {
         let mut object = MaybeUninit::uninit();
-        let uei = Scheduler::start(&opts, &mut object)?.run(&shutdown)?;
-        if !uei.should_restart() {
-            return remedy(&uei);
+        let Some(why) = Scheduler::start(&opts, &mut object)?.run(&shutdown)? else {
+            return Ok(());
+        };
+        let Some(wait) = restarts.wait(Instant::now()) else {
+            bail!(
+                "{why}: it has started again {} times within {} minutes, and stops; the kernel's \
+                 scheduler is in charge",
+                restarts::MOST,
+                restarts::WITHIN.as_secs() / 60
+            );
+        };
+        log::warn!("{why}: it starts again in {} s", wait.as_secs());
+        let again = Instant::now() + wait;
+        while Instant::now() < again {
+            if shutdown.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
+        refuse::unfit_host()?;
     }
 }
 

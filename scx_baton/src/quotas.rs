@@ -6,11 +6,47 @@ use anyhow::{Result, bail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Errors: a thread of this process is below a cgroup with a quota.
-pub fn refuse(tgid: i32) -> Result<()> {
+/// CPU time for looking, each second: half a percent of one CPU. A thread takes some 20 us.
+const BUDGET: Duration = Duration::from_millis(5);
+
+/// Looks for quotas, at some of the VMs each time.
+#[derive(Default)]
+pub struct Watch {
+    next: usize,
+}
+
+impl Watch {
+    /// Looks at the VMs' processes in turn, from where it stopped, until the time is up.
+    ///
+    /// Errors: a thread of one of them is below a cgroup with a quota.
+    pub fn look(&mut self, tgids: &BTreeSet<i32>) -> Result<()> {
+        let begin = Instant::now();
+        self.go_on(tgids, refuse, || begin.elapsed() >= BUDGET)
+    }
+
+    fn go_on(
+        &mut self,
+        tgids: &BTreeSet<i32>,
+        mut refuse: impl FnMut(i32) -> Result<()>,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let all = tgids.len();
+        for &tgid in tgids.iter().cycle().skip(self.next % all.max(1)).take(all) {
+            refuse(tgid)?;
+            self.next = (self.next + 1) % all;
+            if is_over() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse(tgid: i32) -> Result<()> {
     let paths = paths(Path::new(&format!("/proc/{tgid}/task")));
     for path in paths {
         if let Some(file) = quota_above(Path::new(CGROUPS), &path) {
@@ -48,6 +84,27 @@ fn quota_above(root: &Path, path: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Three a time of seven: all are seen within three looks, and each again.
+    #[test]
+    fn looks_at_some_vms_each_time_and_at_all_in_turn() -> Result<()> {
+        let (tgids, mut watch) = ((10..17).collect(), Watch::default());
+        let mut seen = Vec::new();
+        for _ in 0..7 {
+            let mut left = 3;
+            let mut is_over = || {
+                left -= 1;
+                left == 0
+            };
+            let look = |tgid| {
+                seen.push(tgid);
+                Ok(())
+            };
+            watch.go_on(&tgids, look, &mut is_over)?;
+        }
+        assert_eq!(seen, (10..17).cycle().take(21).collect::<Vec<_>>());
+        watch.go_on(&BTreeSet::new(), |_| bail!("no VM"), || false)
+    }
 
     #[test]
     fn finds_the_quota_above_a_vm() -> Result<()> {
