@@ -14,6 +14,7 @@
 # make soak                        an hour of each rig, and an hour of mixed load
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
+# make bench-lines                 cache lines that another pCPU has written, by callback
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
@@ -28,10 +29,10 @@ GUEST = bench/guest/main.rs
 BATON = $(TARGET_DIR)/release/baton
 C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests/*.c \
 	sim/shim/*.c sim/shim/include/*.h sim/shim/include/*/*.h sim/examples/*.bpf.c \
-	sim/tests/*.c testbed/bochs/port.cc testbed/bochs/port.h)
+	sim/tests/*.c sim/benches/*.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
-	host-test soak test-ray bench-memslots bench-sim bench-halt-poll bench-callbacks test-reproducible clean
+	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks test-reproducible clean
 all: build
 
 help:
@@ -119,6 +120,10 @@ bench-memslots: setup
 # Events a second, and what a plain event loop and SimPy reach (PYTHON=… names a Python with SimPy).
 bench-sim: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench scale
+
+# Cache lines that the callbacks touch, and those that another pCPU has written since, simulated.
+bench-lines: setup
+	@$(CARGO) bench --quiet -p baton-sim --bench lines $(if $(POLICY),-- --policy $(POLICY))
 
 # Halt polling on random mixtures, simulated.
 bench-halt-poll: setup

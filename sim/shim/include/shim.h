@@ -22,6 +22,10 @@ struct shim {
 	u64 now;
 	s32 cpu;
 	u32 nr_cpu_ids;
+	/* which call of a callback is under way, counted from 1, and its name */
+	u64 call;
+	const char *callback;
+	u64 callback_len;
 	struct cpumask online;
 	void *(*map_new)(void *sim, u32 type, u32 key_size, u32 value_size, u32 entries);
 	void *(*map_lookup)(void *sim, void *map, const void *key);

@@ -28,6 +28,9 @@ pub fn shim(state: &mut Inner, nr_cpu_ids: u32, online: CpuMask) -> Shim {
         now: 0,
         cpu: 0,
         nr_cpu_ids,
+        call: 0,
+        callback: std::ptr::null(),
+        callback_len: 0,
         online,
         map_new,
         map_lookup,
@@ -388,7 +391,8 @@ unsafe extern "C" fn map_new(
     const ARRAYS: [u32; 2] = [ARRAY, PERCPU_ARRAY];
     const TASK_STORAGE: u32 = 29;
     let value_bytes = value_size as usize;
-    let value_size = value_size.next_multiple_of(8);
+    // Each pCPU's on lines of its own.
+    let value_size = value_size.next_multiple_of(if kind == PERCPU_ARRAY { 64 } else { 8 });
     let copies = if kind == PERCPU_ARRAY { state.local.len() } else { 1 };
     let words = entries as usize * copies * value_size as usize / 8;
     let words = if ARRAYS.contains(&kind) { words } else { 0 };
@@ -507,9 +511,14 @@ unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const u8) 
 unsafe extern "C" fn storage_new(sim: *mut c_void, size: u32) -> *mut c_void {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
-    let words = vec![0u64; (size as usize).div_ceil(8)].into_boxed_slice();
+    // On lines of its own, as what kmalloc() gives.
+    const LINE: usize = 64;
+    let words = vec![0u64; (size as usize + LINE).div_ceil(8)].into_boxed_slice();
     state.storages.push(words);
-    state.storages.last_mut().map_or(std::ptr::null_mut(), |words| words.as_mut_ptr().cast())
+    state.storages.last_mut().map_or(std::ptr::null_mut(), |words| {
+        let at = words.as_mut_ptr().cast::<u8>();
+        at.wrapping_add(at.align_offset(LINE)).cast()
+    })
 }
 
 unsafe extern "C" fn cgroup_storage(

@@ -392,6 +392,9 @@ impl Scx {
         let before = (state.context, state.callback);
         if before.0 == In::Nothing {
             state.looked = 0;
+            self.shim.call += 1;
+            self.shim.callback = callback.as_ptr();
+            self.shim.callback_len = callback.len() as u64;
         }
         (state.context, state.callback) = (context, callback);
         CALLBACK.set(callback);
