@@ -70,25 +70,26 @@ struct halt_times {
 
 /* One virtual machine. The slot's index is its identity inside the scheduler. */
 struct vm_ctx {
-	u64 kvm; /* address of struct kvm; 0: the slot is free */
-	u64 gen; /* rises with every reuse of the slot */
+	/* where the VM stands: 48 bytes, as the records of an array begin there in a cache line */
 	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_AVERAGE / weight */
-	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
+	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
+	u64 turn_end;
+	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
+	u32 spread; /* its vCPUs wait by halting and need not run together */
+	s32 nr_vcpus;
 	s32 nr_queued;
 	s32 nr_bound; /* of them, those that may run on one pCPU alone */
 	s32 nr_running;
+	/* the next line */
+	u64 kvm; /* address of struct kvm; 0: the slot is free */
+	u64 gen; /* rises with every reuse of the slot */
+	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
-	/* from here on all is 0 in a new VM, but for its weight and process */
-	s32 nr_vcpus;
-	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
-	u64 turn_end;
+	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	u64 counted; /* the epoch in which it was counted there */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
-	u32 levels; /* how many of @path */
-	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
 	u32 turn_ganged; /* this turn has been counted as a gang */
-	u32 spread; /* its vCPUs wait by halting and need not run together */
 	u64 seen_ns; /* CPU time since @spread and @exits were decided last */
 	u64 seen_halting; /* of it, that of vCPUs that halt often */
 	u64 seen_spins; /* PAUSE exits in that time */
@@ -104,6 +105,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
+	u64 none[3]; /* a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */
@@ -128,12 +130,24 @@ struct vcpu_ctx {
 
 /* One task; a vCPU while @vm is not NO_VM. */
 struct task_ctx {
+	/* what a pCPU looks at that looks for a vCPU to run: one cache line */
 	u64 vtime; /* vCPU: inside its VM; other tasks: global. ns, weighted */
-	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
 	u64 vm_gen; /* generation of the slot that @vm means */
+	u64 queued_at; /* ns; since when it waits; 0: it does not */
+	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
+	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
+	s32 last_cpu;
+	u32 nr_quotas;
+	u32 vm;
+	u32 queued_vm; /* in whose DSQ it waits */
+	u32 queued_llc; /* a vCPU that waits: one past the LLC where it ran, perhaps KEPT_NEAR; else
+			   0 */
+	u32 queued_cpu; /* a vCPU that waits for one pCPU alone: one past that; else 0 */
+	u32 queued_host; /* a host task that waits: one past its place in host_waits; else 0 */
+	/* the next line */
+	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
 	u64 weight_gen;
 	u64 wants; /* ns for which a host task ran or waited, in this epoch */
-	u64 queued_at; /* ns; since when it waits; 0: it does not */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
@@ -143,20 +157,10 @@ struct task_ctx {
 	u64 outside_ns; /* a vCPU: CPU time since it is known to have been in its guest */
 	u64 exits; /* from its guest, when KVM took it in hand last */
 	u64 slept_at; /* ns; 0: not since it halted */
-	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */
 	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one */
-	u32 nr_quotas;
-	u32 vm;
-	u32 queued_vm; /* in whose DSQ it waits */
-	u32 queued_llc; /* a vCPU that waits: one past the LLC where it ran, perhaps KEPT_NEAR; else
-			   0 */
-	u32 queued_cpu; /* a vCPU that waits for one pCPU alone: one past that; else 0 */
-	u32 queued_host; /* a host task that waits: one past its place in host_waits; else 0 */
 	u32 run_vm; /* for whom it was started */
 	u32 weight; /* as a VM's; a vCPU: inside its VM */
-	s32 last_cpu;
-	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
 	s32 waiter; /* pid of the spinner that waits for this vCPU */
 	u32 boosted; /* enum boost: why it runs, if not for its VM's turn */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
@@ -171,7 +175,12 @@ enum boost {
 	BOOST_VISIT, /* as it is behind its due, on somebody else's */
 };
 
-/* What is counted of the whole host. */
+/* What is counted of the whole host, each on a cache line of its own. */
+struct host_count {
+	u64 n;
+	u64 none[7];
+};
+
 enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */

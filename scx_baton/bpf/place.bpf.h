@@ -11,33 +11,37 @@
 
 enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
-/* What a pCPU runs now, and what the next dispatch there must do. */
+/*
+ * What a pCPU runs now, and what the next dispatch there must do. What others look at is on one
+ * cache line.
+ */
 struct cpu_ctx {
 	u64 since; /* ns; start of what runs: of a vCPU, or of siblings one after the other in a
 		      turn */
-	u64 ends_at; /* ns; end of the slice of a vCPU for which siblings wait; 0: none do */
 	u64 host_vtime; /* of the host task that runs */
-	u64 boost_slice; /* ns left of the spinner's slice */
-	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
 	u64 turn_start; /* of @vm, when it was started here */
 	u32 runs; /* enum cpu_runs */
 	u32 vm; /* slot, while it runs a vCPU */
 	u32 vcpu_id; /* the same */
 	s32 pid; /* the same */
-	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
+	u32 kicked; /* preemption is on its way, do not ask for another */
+	u32 brief; /* who preempts will run for a moment */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
+	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
+	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
+	u32 kept_vm;
+	/* the next line */
+	u64 ends_at; /* ns; end of the slice of a vCPU for which siblings wait; 0: none do */
+	u64 boost_slice; /* ns left of the spinner's slice */
+	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
+	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
 	u32 boost_vm;
+	u32 donor_vm;
+	s32 resumes; /* the donor, on its way */
+	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
 	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
 	u32 rescued; /* what runs is ahead of its quota, and not for long */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
-	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
-	u32 donor_vm;
-	s32 resumes; /* the same, on its way */
-	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
-	u32 kept_vm;
-	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
-	u32 brief; /* who preempts will run for a moment */
-	u32 kicked; /* preemption is on its way, do not ask for another */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
@@ -378,6 +382,15 @@ static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct v
 	return true;
 }
 
+/* Does @cpu run a vCPU that gives way to one of @vm, which begins a turn and waits there? */
+static bool may_summon(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return c->runs == RUNS_VCPU && !c->kicked && waits_here(vm, slot, cpu) &&
+	       vm_takes(c, slot, vm, now);
+}
+
 /*
  * @vm begins a turn and has @want more vCPUs in its queue: take back the pCPUs of VMs whose
  * turn is over too, so that the siblings start together. A turn that still runs is left
@@ -385,20 +398,23 @@ static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct v
  */
 static void summon_siblings(struct vm_ctx *vm, u32 slot, s32 want, s32 this_cpu, u64 now)
 {
-	struct cpu_ctx *c;
-	u32 cpu;
+	u32 llc, place;
+	s32 cpu;
 
 	if (want <= 0 || vm->spread)
 		return;
-	bpf_for(cpu, 0, nr_cpu_ids) {
-		c = cpu_ctx(cpu);
-		if (cpu == this_cpu || c->kicked || c->runs != RUNS_VCPU ||
-		    *waiting_near(llc_of(cpu), slot) <= 0 || !waits_here(vm, slot, cpu) ||
-		    !vm_takes(c, slot, vm, now))
+	bpf_for(llc, 0, nr_llcs) {
+		if (*waiting_near(llc, slot) <= 0)
 			continue;
-		preempt(cpu);
-		if (--want <= 0)
-			return;
+		bpf_for(place, llc_first[llc & (MAX_LLCS - 1)],
+			llc_first[(llc & (MAX_LLCS - 1)) + 1]) {
+			cpu = llc_cpus[place & (MAX_CPUS - 1)];
+			if (cpu == this_cpu || !may_summon(vm, slot, cpu, now))
+				continue;
+			preempt(cpu);
+			if (--want <= 0)
+				return;
+		}
 	}
 }
 

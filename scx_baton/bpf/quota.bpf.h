@@ -108,13 +108,14 @@ __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
  */
 static u64 throttled_until(const struct task_ctx *t, u64 now)
 {
-	u64 until, rescue, since = t->run_at;
+	u64 until, rescue, since;
 
 	if (!t->nr_quotas)
 		return 0;
 	until = quotas_release(t, now);
 	if (!until)
 		return 0;
+	since = t->run_at;
 	if (vtime_before(since, t->woken_at))
 		since = t->woken_at;
 	rescue = rescue_at(since);

@@ -18,7 +18,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, u32);
-	__type(value, u64);
+	__type(value, struct host_count);
 	__uint(max_entries, NR_COUNTS);
 } counts SEC(".maps");
 
@@ -88,17 +88,17 @@ static inline struct vm_ctx *vm_slot(u32 slot)
 
 static inline u64 count(u32 which)
 {
-	u64 *n = bpf_map_lookup_elem(&counts, &which);
+	struct host_count *c = bpf_map_lookup_elem(&counts, &which);
 
-	return n ? *n : 0;
+	return c ? c->n : 0;
 }
 
 static inline void count_add(u32 which, s64 more)
 {
-	u64 *n = bpf_map_lookup_elem(&counts, &which);
+	struct host_count *c = bpf_map_lookup_elem(&counts, &which);
 
-	if (n)
-		__sync_fetch_and_add(n, more);
+	if (c)
+		__sync_fetch_and_add(&c->n, more);
 }
 
 /* So that nobody walks 1,024 slots for three VMs. */

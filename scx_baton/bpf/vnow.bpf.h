@@ -21,7 +21,7 @@ static u64 vnow;
 static struct near_vnow {
 	u64 vnow;
 	u64 seen_at; /* ns */
-} near_vnows[MAX_LLCS];
+} __attribute__((aligned(64))) near_vnows[MAX_LLCS];
 
 static u64 mean_taken_at;
 

@@ -66,20 +66,28 @@ static inline bool is_bound(const struct task_struct *p)
 struct bound_queue {
 	s32 nr;
 	u32 vm; /* MIXED_VMS: more than one VM's */
-};
+} __attribute__((aligned(64)));
 
 #define MIXED_VMS (~0U)
 
 static struct bound_queue bound_queues[MAX_CPUS];
-static s64 nr_bound; /* in all of them */
+
+/* Of the whole host, on a cache line of its own. */
+struct bound_count {
+	s64 n;
+} __attribute__((aligned(64)));
+
+static struct bound_count nr_bound; /* in all of them */
 
 /*
  * Host tasks that wait: for one pCPU alone, by pCPU, then the others, by LLC. The kernel counts
  * them too, but looks for a queue in a hash table each time that it is asked, some 150
  * instructions.
  */
-static s32 host_waits[2 * MAX_CPUS];
-static s64 nr_bound_host; /* that wait for one pCPU alone */
+static struct host_queue {
+	s32 nr;
+} __attribute__((aligned(64))) host_waits[2 * MAX_CPUS];
+static struct bound_count nr_bound_host; /* that wait for one pCPU alone */
 
 static inline struct bound_queue *bound_queue(s32 cpu)
 {
@@ -88,7 +96,7 @@ static inline struct bound_queue *bound_queue(s32 cpu)
 
 static inline s32 *host_queue(u32 place)
 {
-	return &host_waits[place & (2 * MAX_CPUS - 1)];
+	return &host_waits[place & (2 * MAX_CPUS - 1)].nr;
 }
 
 /* Host tasks that wait for @cpu alone, or for any pCPU of its LLC. */
@@ -115,7 +123,7 @@ static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 	t->queued_host = place + 1;
 	__sync_fetch_and_add(host_queue(place), 1);
 	if (bound)
-		__sync_fetch_and_add(&nr_bound_host, 1);
+		__sync_fetch_and_add(&nr_bound_host.n, 1);
 }
 
 static inline void leave_host(struct task_ctx *t)
@@ -127,7 +135,7 @@ static inline void leave_host(struct task_ctx *t)
 	t->queued_host = 0;
 	__sync_fetch_and_sub(host_queue(place), 1);
 	if (place < MAX_CPUS)
-		__sync_fetch_and_sub(&nr_bound_host, 1);
+		__sync_fetch_and_sub(&nr_bound_host.n, 1);
 }
 
 /*
@@ -211,7 +219,7 @@ static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
-	__sync_fetch_and_add(&nr_bound, 1);
+	__sync_fetch_and_add(&nr_bound.n, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0)
 		b->vm = t->vm;
@@ -226,7 +234,7 @@ static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 	t->queued_cpu = 0;
 	__sync_fetch_and_sub(&bound_queue(cpu)->nr, 1);
 	__sync_fetch_and_sub(&vm->nr_bound, 1);
-	__sync_fetch_and_sub(&nr_bound, 1);
+	__sync_fetch_and_sub(&nr_bound.n, 1);
 }
 
 /* Does a vCPU of @vm, which has @slot, wait that may run on @cpu? As far as that is counted. */
@@ -252,12 +260,12 @@ __noinline int is_wanted(s32 cpu, u32 slot, bool bound)
 	if (vm)
 		others -= vm->nr_queued;
 	if (bound) {
-		others -= nr_bound;
+		others -= nr_bound.n;
 		if (vm)
 			others += vm->nr_bound;
 		if ((b->nr > 0 && b->vm != slot) || host_waits_for(cpu))
 			return true;
-	} else if (nr_bound_host > 0) {
+	} else if (nr_bound_host.n > 0) {
 		return true;
 	}
 	return others > 0 || host_waits_near(cpu);

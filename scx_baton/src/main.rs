@@ -311,7 +311,10 @@ impl<'a> Scheduler<'a> {
 
     fn count(&self, which: u32) -> Result<u64> {
         match self.skel.maps.counts.lookup(&which.to_ne_bytes(), MapFlags::ANY)? {
-            Some(bytes) => Ok(u64::from_ne_bytes(bytes.as_slice().try_into()?)),
+            Some(bytes) => {
+                let n = bytes.first_chunk().context("a count has less than 8 bytes")?;
+                Ok(u64::from_ne_bytes(*n))
+            }
             None => Ok(0),
         }
     }
