@@ -59,6 +59,7 @@ kill_vm() {
 }
 
 all_well() {
+	[ ! -s $RUN/failed ] || lost "a guest's work failed: $(cat $RUN/failed)"
 	for name in $ALIVE; do
 		kill -0 $(pid_of $name) 2>/dev/null || lost "guest $name is gone"
 		grep -q 'Kernel panic\|Oops\|detected stall' $RUN/$name.log && lost "guest $name crashed"
@@ -79,6 +80,7 @@ work() {
 
 rate() {
 	until_true "grep -q '@baton \(done\|fail\) 1' $RUN/$1.log" lost
+	grep '@baton fail 1' $RUN/$1.log >$RUN/failed
 	sed -n 's/.*@baton done 1 .*"rate":\([0-9.]*\).*/\1/p' $RUN/$1.log
 }
 
