@@ -147,6 +147,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
 	c->brief = 0;
+	c->idle_look = 0;
 	/* A spinner that goes on is not picked anew. */
 	goes_on = c->resumes == p->pid;
 	picked = !goes_on && !t->boosted;

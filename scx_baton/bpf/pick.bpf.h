@@ -477,11 +477,29 @@ __noinline int dispatch_kept(s32 cpu, u64 now)
 	return false;
 }
 
+/*
+ * @cpu goes idle, and vCPUs wait near other caches, not for long: it looks again when they have,
+ * and less and less often, as they may not be allowed here.
+ */
+static void look_when_idle(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	c->idle_look = c->idle_look ? 2 * c->idle_look : FAR_WAIT_NS;
+	if (c->idle_look > IDLE_LOOK_MAX_NS)
+		c->idle_look = IDLE_LOOK_MAX_NS;
+	look_soon(cpu, c->idle_look);
+}
+
 /* @cpu would go idle, where @waiting vCPUs wait in all. */
 static bool dispatch_rest(s32 cpu, u64 waiting, u64 now)
 {
 	/* Known as it is loaded: one LLC is no loop. */
-	return (nr_llcs > 1 && steal_host_task(cpu)) || (waiting && dispatch_kept(cpu, now));
+	if ((nr_llcs > 1 && steal_host_task(cpu)) || (waiting && dispatch_kept(cpu, now)))
+		return true;
+	if (nr_llcs > 1 && waiting)
+		look_when_idle(cpu);
+	return false;
 }
 
 /* None of those that go first may run here: any VM that may, round robin, from @c's last on. */

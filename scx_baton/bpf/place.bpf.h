@@ -42,6 +42,7 @@ struct cpu_ctx {
 	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
 	u32 rescued; /* what runs is ahead of its quota, and not for long */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
+	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];

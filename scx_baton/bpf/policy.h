@@ -113,6 +113,9 @@
 #define FAR_WAIT_NS (1ULL * 1000 * 1000)
 #define FAR_BEHIND_NS (TURN_NS / 2)
 
+/* A pCPU that is idle looks for those after 1 ms, 2 ms and so on; at least so often. */
+#define IDLE_LOOK_MAX_NS (64ULL * 1000 * 1000)
+
 /* A host task of another last-level cache goes first if it is so far behind those of this one. */
 #define HOST_FAR_NS TURN_NS
 

@@ -15,7 +15,7 @@
 /*
  * The boost of a vCPU that was to take an interrupt is over, or the slice of one for which its
  * siblings wait, or a vCPU polls while others wait, not a thread of the kernel that has preempted
- * it; or a task ran ahead of its quota.
+ * it; or a task ran ahead of its quota; or the pCPU is idle, and vCPUs wait near other caches.
  */
 static int look(void *map, int *key, struct look_timer *at)
 {
@@ -25,6 +25,8 @@ static int look(void *map, int *key, struct look_timer *at)
 
 	if (c->rescued || (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu))))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
+	else if (c->idle_look && count(COUNT_WAITING))
+		scx_bpf_kick_cpu(at->cpu, SCX_KICK_IDLE);
 	if (ends_at && !over)
 		look_soon(at->cpu, ends_at - now);
 	return 0;

@@ -981,6 +981,23 @@ fn a_thread_that_leaves_its_guest_is_no_vcpu() {
     assert!(stays > 5.7 && (1.9..2.2).contains(&leaves), "{stays} s, {leaves} s");
 }
 
+/// A vCPU may run on one pCPU alone, which is idle, but for one that ends and goes away within a
+/// millisecond; it has run near another cache before. Nobody looked at it again.
+#[test]
+fn an_idle_pcpu_looks_again_for_vcpus_near_other_caches() {
+    run(
+        "machine = \"ryzen-16\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 0.6\nwarmup = 0.05\n\
+         seed = 1076152\nstarvation-s = 0.3\n\
+         [kvm]\non-spin = \"kernel\"\nple-user = false\nhalt-poll = { fixed = 200000 }\n\
+         [[vm]]\nvcpus = 8\ncpus = \"llc\"\nworkload = \"sysbench-oltp\"\n\
+         guest = { lock = \"test-and-set\", pv-tlb-flush = true, sched-yield = true }\n\
+         [[fault]]\nat-ms = 350\ntask = 7\ncpus = [0]\n\
+         [[fault]]\nat-ms = 461\nvm-ends = 0\nexit-ms = 34\n\
+         [[fault]]\nat-ms = 474\ntask = 7\ncpus = [3]\n\
+         [[fault]]\nat-ms = 70\noffline = 3\n[[fault]]\nat-ms = 88\nonline = 3\n",
+    );
+}
+
 /// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside
 /// VMs on the other one.
 #[test]

@@ -443,6 +443,15 @@ impl Scx {
                 // On a pCPU that has nobody else and goes idle now, rq->curr is still this one.
                 self.state.entry(task).p.scx.slice = SLICE_DFL;
                 let own = m.task(task).cpu;
+                if !m.may_run(task, own)
+                    && let Some(cpu) = self.state.fallback(m, task)
+                {
+                    // migration_cpu_stop() has moved it.
+                    m.tasks[task as usize].cpu = cpu;
+                    self.state.entry(task).p.cpu = cpu as i32;
+                    m.resched(cpu);
+                }
+                let own = m.task(task).cpu;
                 return self.state.put_local(task, own, false);
             }
             self.state.entry(task).at = At::Scheduler;
@@ -788,6 +797,11 @@ impl Scheduler for Scx {
                 self.state.entry(task).p.cpu = cpu as i32;
             }
             self.enqueue(m, task, 0, m.task(task).cpu);
+            // One that exits is on a local queue now: local_dsq_post_enq().
+            let cpu = m.task(task).cpu;
+            if m.cpus[cpu as usize].curr == NONE && self.state.first_local(m, cpu).is_some() {
+                m.resched(cpu);
+            }
         } else if m.task(task).state == State::Running && !m.may_run(task, cpu) {
             m.resched(cpu);
         }
