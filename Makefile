@@ -91,7 +91,7 @@ neighbours: build
 # which follows the real clock, one at a time.
 host-test: build
 	@echo "tests on emulated KVM hosts (a quarter of an hour)"
-	@$(CARGO) test --release --quiet -p baton --test exact -- --test-threads=1 --nocapture
+	@$(CARGO) test --release --quiet -p baton --test exact -- --test-threads=2 --nocapture
 	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=6 --nocapture
 	@$(CARGO) test --release --quiet -p baton --test qemu -- --test-threads=1 --nocapture
 
