@@ -132,9 +132,15 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	if (!vm) {
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		t->wants += ran;
-		if (!vm_of(t) && is_wanted(cpu, NO_VM, is_bound(p)))
-			t->vtime = vtime_clamp(t->vtime + weighted(ran, t->weight), vnow,
-					       host_lag(t->weight), host_lag(t->weight));
+		if (vm_of(t))
+			return;
+		if (is_wanted(cpu, NO_VM, is_bound(p)))
+			t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
+					       vnow - t->seen_vnow, host_lag(t->weight));
+		else if (vtime_before(t->vtime, vnow))
+			/* Who runs, and takes nothing from anybody, is owed nothing, either. */
+			t->vtime = vnow;
+		t->seen_vnow = vnow;
 		return;
 	}
 	t->vtime += weighted(ran, t->weight);

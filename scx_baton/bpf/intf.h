@@ -150,6 +150,7 @@ struct task_ctx {
 	u64 wants; /* ns for which a host task ran or waited, in this epoch */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
+	u64 seen_vnow; /* a host task that runs: vnow when it was charged last */
 	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
 	u64 woken_at; /* ns; 0: not since it ran last */
 	u64 halted_at; /* ns; 0: it has not */

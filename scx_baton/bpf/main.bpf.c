@@ -60,6 +60,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool pi
 	refresh_weight(p, t, vm, t->run_at);
 	if (!vm) {
 		t->run_vm = NO_VM;
+		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
 		c->runs = RUNS_HOST;
 		return;
@@ -207,6 +208,8 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t, cpu, now);
+	if (c->runs == RUNS_HOST)
+		c->host_vtime = t->vtime;
 	if (c->kept)
 		release(cpu);
 	stays_vcpu(p, t);

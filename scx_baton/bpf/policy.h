@@ -255,6 +255,22 @@ static inline u64 host_lead(u64 entities, u32 cpus)
 								  : HOST_WAIT_MORE_NS;
 }
 
+/*
+ * The virtual time of a host task at @vtime that has run for @ran, weighted, while @vnow grew by
+ * @grown. It has had all that one thread can have: it is owed no more than before, however fast
+ * others come on, elsewhere. One bound to a pCPU would be behind for ever, and keep from that pCPU
+ * whoever is bound there, too.
+ */
+static inline u64 host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
+{
+	u64 least = vtime_before(vnow, vtime + grown) ? vnow : vtime + grown;
+
+	vtime += ran;
+	if ((s64)grown > 0 && vtime_before(vtime, least))
+		vtime = least;
+	return vtime_clamp(vtime, vnow, lag, lag);
+}
+
 /* What a sleeper starts with. */
 static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 {

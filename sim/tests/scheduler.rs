@@ -981,6 +981,36 @@ fn a_thread_that_leaves_its_guest_is_no_vcpu() {
     assert!(stays > 5.7 && (1.9..2.2).contains(&leaves), "{stays} s, {leaves} s");
 }
 
+/// A host thread that computes on one pCPU has all that a thread can have, and was behind vnow for
+/// ever, as that came on elsewhere: a VM that sleeps, bound there, too, waited for 152 ms each time.
+#[test]
+fn a_bound_sleeper_wakes_beside_a_bound_thread_that_computes() {
+    let vm = |count: u32, vcpus: u32, what: &str| {
+        format!("[[vm]]\nown-cgroup = false\ncount = {count}\nvcpus = {vcpus}\n{what}\n")
+    };
+    let sleeps = |n: u32, sleep: &str, compute: &str| {
+        format!(
+            "[[vm.task]]\ncount = {n}\n\
+             program = [\"sleep {sleep} ±20%\", \"compute {compute} ±20%\", \"done\"]"
+        )
+    };
+    let text = [
+        "machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nseed = 10246\nwarmup = 0.9\n\
+         [kvm]\nple-user = false\n"
+            .to_string(),
+        vm(1, 1, &format!("pin = true\n{}", sleeps(1, "70us", "4us"))),
+        vm(1, 1, "workload = \"ebizzy\""),
+        vm(1, 4, "workload = \"ebizzy\""),
+        vm(1, 2, &sleeps(2, "294us", "10us")),
+        vm(1, 1, "workload = \"ebizzy\""),
+        vm(1, 4, &sleeps(4, "617us", "15us")),
+        "[[thread]]\nrun-us = 1000\nsleep-us = 0\ncpu = 0\n".to_string(),
+    ];
+    let done = run(&text.concat()).vms[0].rate;
+    // 5,249 a second; EEVDF 2,425.
+    assert!(done > 2000.0, "{done} a second");
+}
+
 /// A vCPU may run on one pCPU alone, which is idle, but for one that ends and goes away within a
 /// millisecond; it has run near another cache before. Nobody looked at it again.
 #[test]

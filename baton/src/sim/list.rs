@@ -2,7 +2,7 @@
 //! `baton sim list`: what comes with the simulator.
 
 use baton_sim::build::SCHEDULERS;
-use baton_sim::counters::{COUNTERS, FAIR_COUNTERS, VM_TIMES};
+use baton_sim::counters::{COUNTERS, FAIR_COUNTERS, VM_TIMES, WALK};
 use baton_sim::program::STEPS;
 use baton_sim::scenario::{MACHINES, SCENARIOS};
 use baton_sim::workload;
@@ -46,6 +46,7 @@ pub fn list() -> String {
     };
     section("Counters of scx_baton, which 'run' prints below its table:", words(&COUNTERS));
     section("Sums over all VMs, likewise:", words(&VM_TIMES));
+    section("A counter of any sched_ext scheduler:", words(&[WALK]));
     section("Counters of cfs and eevdf:", words(&FAIR_COUNTERS));
     let takes = |(name, takes, what): &(&str, &str, &str)| {
         (format!("{name} {takes}").trim_end().to_string(), what.to_string())

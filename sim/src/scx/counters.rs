@@ -25,6 +25,10 @@ pub const COUNTERS: [(&str, &str); 20] = [
     ("boost ns", "CPU time from directed yields and lending siblings"),
 ];
 
+/// What is counted of any sched_ext scheduler.
+pub const WALK: (&str, &str) =
+    ("longest walk", "tasks of queues that one callback has looked at, the most");
+
 /// Name and meaning of each sum over all VMs.
 pub const VM_TIMES: [(&str, &str); 12] = [
     ("ran ns", "time that vCPUs ran"),

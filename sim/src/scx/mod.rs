@@ -15,7 +15,7 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustc_hash::FxHashMap;
 
-use self::counters::{COUNTERS, VM_TIMES};
+use self::counters::{COUNTERS, VM_TIMES, WALK};
 use self::ffi::*;
 use self::load::Loaded;
 pub use self::load::object;
@@ -973,7 +973,7 @@ impl Scheduler for Scx {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.stat();
-        counters.push(("longest walk", self.state.longest_walk));
+        counters.push((WALK.0, self.state.longest_walk));
         counters
     }
 
