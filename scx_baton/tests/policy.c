@@ -7,6 +7,11 @@ u64 t_vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 	return vtime_clamp(vtime, vnow, credit, lead);
 }
 
+u64 t_host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
+{
+	return host_charge(vtime, ran, vnow, grown, lag);
+}
+
 u64 t_wake_vtime(u64 vtime, u64 vnow, u64 credit)
 {
 	return wake_vtime(vtime, vnow, credit);

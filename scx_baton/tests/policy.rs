@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 unsafe extern "C" {
     fn t_vtime_clamp(vtime: u64, vnow: u64, credit: u64, lead: u64) -> u64;
+    fn t_host_charge(vtime: u64, ran: u64, vnow: u64, grown: u64, lag: u64) -> u64;
     fn t_wake_vtime(vtime: u64, vnow: u64, credit: u64) -> u64;
     fn t_weighted(ns: u64, weight: u32) -> u64;
     fn t_vm_credit(vm: *const vm_ctx) -> u64;
@@ -118,6 +119,23 @@ proptest! {
     fn a_sleeper_keeps_its_credit_and_no_more(base: u64, d in -1_000_000_000i64..1_000_000_000, credit in 0u64..50_000_000) {
         let woken = unsafe { t_wake_vtime(base.wrapping_add_signed(d), base, credit) };
         prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
+    }
+
+    /// It pays for what it ran, and is behind by no more than it was when that began.
+    #[test]
+    fn a_host_task_that_runs_falls_no_further_behind(
+        vnow: u64,
+        d in -50_000_000i64..50_000_000,
+        ran in 0u64..20_000_000,
+        grown in 0u64..100_000_000,
+        lag in 100_000_000u64..200_000_000,
+    ) {
+        let charged =
+            unsafe { t_host_charge(vnow.wrapping_add_signed(d), ran, vnow, grown, lag) };
+        let is = charged.wrapping_sub(vnow) as i64;
+        // Where it stood relative to vnow when that was less by @grown.
+        let stood = d + grown as i64;
+        prop_assert_eq!(is, (d + ran as i64).max(if grown > 0 { stood.min(0) } else { i64::MIN }));
     }
 
     /// Of any two VMs the rank says what the order says in words, also where the clock wraps.
