@@ -2,7 +2,7 @@
 #
 # make build                       install what is missing, build all
 # make demo                        boot a KVM host in emulation, run VMs under two schedulers
-# make test                        everything that proves that it works, 20 to 30 minutes
+# make test                        everything that proves that it works, 40 minutes on two cores
 # make check                       format, lints and unit tests: before each commit
 # make fmt                         format all
 # make fuzz                        random scenarios with faults, simulated (FUZZ_SECONDS=60)
@@ -32,7 +32,8 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 	sim/tests/*.c sim/benches/*.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
-	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks test-reproducible clean
+	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks \
+	test-reproducible clean
 all: build
 
 help:

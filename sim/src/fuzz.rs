@@ -168,9 +168,9 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
             let _ = writeln!(out, "\n[[fault]]\nat-ms = {at}\n{what}");
         }
     }
-    // Nobody waits for more than a second, plus four turns of everybody; what ran ahead of its quota may
-    // wait for 3 s more. With 0.5 s one scenario of 12,000 broke this: threads of SCHED_IDLE, and VMs with
-    // 4 to 16 vCPUs for each pCPU where they may run.
+    // Nobody waits for more than a second, plus four turns of everybody; what ran ahead of its
+    // quota may wait for 3 s more. With 0.5 s one scenario of 12,000 broke this: threads of
+    // SCHED_IDLE, and VMs with 4 to 16 vCPUs for each pCPU where they may run.
     let crowd = (threads + 12) as f64 / pcpus as f64;
     let throttled = if out.contains("cpu-max") { 3.0 } else { 0.0 };
     format!("starvation-s = {:.2}\n{out}", 1.0 + 0.1 * crowd + throttled)

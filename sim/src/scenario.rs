@@ -745,8 +745,8 @@ impl FaultSpec {
                 Fault::Affinity(task, set)
             }
             _ => bail!(
-                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, cpu-max \
-                 or leaves-guest, and task with cpus"
+                "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, \
+                 cpu-max or leaves-guest, and task with cpus"
             ),
         };
         Ok(((at_ms * 1e6) as Ns, fault))

@@ -982,7 +982,8 @@ fn a_thread_that_leaves_its_guest_is_no_vcpu() {
 }
 
 /// A host thread that computes on one pCPU has all that a thread can have, and was behind vnow for
-/// ever, as that came on elsewhere: a VM that sleeps, bound there, too, waited for 152 ms each time.
+/// ever, as that came on elsewhere: a VM that sleeps, bound there, too, waited for 152 ms each
+/// time.
 #[test]
 fn a_bound_sleeper_wakes_beside_a_bound_thread_that_computes() {
     let vm = |count: u32, vcpus: u32, what: &str| {
@@ -1015,17 +1016,15 @@ fn a_bound_sleeper_wakes_beside_a_bound_thread_that_computes() {
 /// millisecond; it has run near another cache before. Nobody looked at it again.
 #[test]
 fn an_idle_pcpu_looks_again_for_vcpus_near_other_caches() {
-    run(
-        "machine = \"ryzen-16\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 0.6\nwarmup = 0.05\n\
-         seed = 1076152\nstarvation-s = 0.3\n\
+    run("machine = \"ryzen-16\"\npcpus = 8\nscheduler = \"scx_baton\"\nseconds = 0.6\n\
+         warmup = 0.05\nseed = 1076152\nstarvation-s = 0.3\n\
          [kvm]\non-spin = \"kernel\"\nple-user = false\nhalt-poll = { fixed = 200000 }\n\
          [[vm]]\nvcpus = 8\ncpus = \"llc\"\nworkload = \"sysbench-oltp\"\n\
          guest = { lock = \"test-and-set\", pv-tlb-flush = true, sched-yield = true }\n\
          [[fault]]\nat-ms = 350\ntask = 7\ncpus = [0]\n\
          [[fault]]\nat-ms = 461\nvm-ends = 0\nexit-ms = 34\n\
          [[fault]]\nat-ms = 474\ntask = 7\ncpus = [3]\n\
-         [[fault]]\nat-ms = 70\noffline = 3\n[[fault]]\nat-ms = 88\nonline = 3\n",
-    );
+         [[fault]]\nat-ms = 70\noffline = 3\n[[fault]]\nat-ms = 88\nonline = 3\n");
 }
 
 /// Threads that wait for a last-level cache whose pCPUs all go offline waited for ever, beside
