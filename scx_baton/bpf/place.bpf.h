@@ -43,6 +43,8 @@ struct cpu_ctx {
 	u32 rescued; /* what runs is ahead of its quota, and not for long */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
+	/* the last line */
+	u32 host_ran; /* a host task, since a vCPU began to run here */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
