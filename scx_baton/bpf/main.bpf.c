@@ -212,7 +212,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	charge(p, t, cpu, now);
 	if (c->runs == RUNS_HOST)
 		c->host_vtime = t->vtime;
-	if (c->kept)
+	if (c->kept && !vtime_before(now, c->kept_until))
 		release(cpu);
 	stays_vcpu(p, t);
 	/* One that is never switched away would not hear of a new weight or quota. */

@@ -202,6 +202,46 @@ __noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 }
 
 /*
+ * A vCPU that may run on @cpu alone and has waited while its siblings ran. What runs there goes on
+ * afterwards: it is not to take the pCPU of a sibling meanwhile. Not static, as above.
+ */
+__noinline int dispatch_torn(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL, *vm;
+	u32 slot = bound_queue(cpu)->vm, seen = zero;
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool moved = false;
+	u64 slice, busy;
+
+	vm = vm_slot(slot);
+	if (!vm || vm == running)
+		return false;
+	busy = vm_busy(vm, now);
+	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
+		t = task_ctx(p);
+		slice = t && t->queued_cpu == cpu + 1 && !throttled_until(t, now)
+				? torn_slice(vm, busy - t->queued_busy,
+					     running ? running->weight : WEIGHT_AVERAGE,
+					     running ? running->nr_running : 1)
+				: 0;
+		if (slice) {
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
+			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+			if (moved) {
+				t->boosted = BOOST_VISIT;
+				c->brief = 1;
+				c->kept_until = now + slice;
+			}
+		}
+		if (moved || ++seen >= MAX_STARVED_VCPUS)
+			break;
+	}
+	return moved;
+}
+
+/*
  * The thread @pid runs next on @cpu, for @slice and because of @why, if it waits for the VM in
  * @slot and may run there. Not static, as above.
  */
@@ -550,6 +590,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
 	if (waiting && dispatch_starved(cpu, waiting, now))
+		return;
+	if (bound_queue(cpu)->nr > 0 && dispatch_torn(cpu, now))
 		return;
 	if (invited && dispatch_vcpu(invited, cpu, false, now))
 		return;

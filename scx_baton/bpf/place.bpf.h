@@ -44,6 +44,7 @@ struct cpu_ctx {
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 	/* the last line */
+	u64 kept_until; /* ns; until then @kept is for no other pCPU */
 	u32 host_ran; /* a host task, since a vCPU began to run here */
 } __attribute__((aligned(64)));
 

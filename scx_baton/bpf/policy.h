@@ -509,6 +509,25 @@ static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 }
 
 /*
+ * A vCPU that may run on one pCPU alone waits while its siblings run, who may wait for it. After
+ * TORN_NS of that it runs for half of what makes it its part of the VM's share against each of
+ * @running vCPUs of what runs there, with the weight @against: all of that, as under EEVDF, takes
+ * more from those than this VM gains by it. 0: not yet.
+ */
+#define TORN_NS (2 * TURN_NS)
+static inline u64 torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32 running)
+{
+	s32 nr = vm->nr_running + vm->nr_queued;
+	u64 slice;
+
+	if (torn < TORN_NS)
+		return 0;
+	slice = torn / 2 / (nr > 0 ? nr : 1) * vm->weight / (against ? against : 1) *
+		(running > 0 ? running : 1);
+	return slice < BOOST_MIN_NS ? BOOST_MIN_NS : slice > TURN_NS ? TURN_NS : slice;
+}
+
+/*
  * Should a vCPU of @vm lend its pCPU to a sibling that was sent an IPI? Not in a gang of which a
  * few are missing: more wait for the lender then than for those (simulated, 96 vCPUs: 0.97). Where
  * a quarter as many wait as run, it is no gang.

@@ -1024,6 +1024,25 @@ fn a_sleeper_wakes_beside_the_only_thread_of_its_pcpu() {
     assert!(out.vms[0].rate > 6000.0, "{} a second", out.vms[0].rate);
 }
 
+/// Four pinned vCPUs take a lock by turns; another VM's vCPU computes, and is always behind them.
+/// The one that shares its pCPU with that one hardly ran, and nobody got the lock: 1,700 a second.
+#[test]
+fn a_pinned_vcpu_that_its_siblings_wait_for_gets_its_part() {
+    let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seed = 13612\nseconds = 3.0\n[kvm]\nple-user = false\n\
+         [[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"compute 100us ±20%\", \"io 500us\", \"done\"]\n\
+         [[vm]]\npin = true\nvcpus = 4\nworkload = \"lock\"\n\
+         [[vm]]\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\npin = true\nvcpus = 4\n[[vm.task]]\ncount = 4\n\
+         program = [\"sleep 48872us ±20%\", \"compute 194us ±20%\", \"done\"]\n\
+         [[thread]]\nrun-us = 5\nsleep-us = 65\ncpu = 1\n");
+    let used = out.vms[2].used;
+    // Of EEVDF's 160,000, its part.
+    assert!(out.vms[1].rate > 30_000.0, "{} a second", out.vms[1].rate);
+    assert!(used > 0.75, "the one that computes has {used} of a pCPU");
+}
+
 /// A vCPU may run on one pCPU alone, which is idle, but for one that ends and goes away within a
 /// millisecond; it has run near another cache before. Nobody looked at it again.
 #[test]
