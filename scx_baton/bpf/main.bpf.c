@@ -63,14 +63,13 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool pi
 		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
 		c->runs = RUNS_HOST;
-		c->host_ran = 1;
 		return;
 	}
 	t->run_vm = t->vm;
 	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
-	if (c->vm != t->vm || c->host_ran)
+	if (c->vm != t->vm)
 		c->mixed_at = t->run_at;
-	c->host_ran = 0;
+	c->vm_ran_at = t->run_at;
 	c->vm = t->vm;
 	c->vcpu_id = t->vcpu_id;
 	c->pid = p->pid;

@@ -221,7 +221,8 @@ __noinline int dispatch_torn(s32 cpu, u64 now)
 	busy = vm_busy(vm, now);
 	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 		t = task_ctx(p);
-		slice = t && t->queued_cpu == cpu + 1 && !throttled_until(t, now)
+		slice = t && t->queued_cpu == cpu + 1 && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+					!throttled_until(t, now)
 				? torn_slice(vm, busy - t->queued_busy,
 					     running ? running->weight : WEIGHT_AVERAGE,
 					     running ? running->nr_running : 1)
@@ -624,7 +625,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (slot == NO_VM) {
-		if (host.found && choice)
+		if (host.found && (choice || now - c->vm_ran_at < 2 * TURN_NS))
 			raise_vnow(cpu, host.vtime - host.later, now);
 		if (!host.found || !start_host(&host, cpu, prev))
 			dispatch_rest(cpu, waiting, now);

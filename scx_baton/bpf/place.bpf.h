@@ -45,7 +45,7 @@ struct cpu_ctx {
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 	/* the last line */
 	u64 kept_until; /* ns; until then @kept is for no other pCPU */
-	u32 host_ran; /* a host task, since a vCPU began to run here */
+	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
