@@ -56,21 +56,25 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 		t->wants += waited;
 		return 0;
 	}
-	if (t->queued_cpu)
-		leave_bound(t, vm);
 	note_wait(waited);
 	busy = vm_busy(vm, now) - t->queued_busy;
+	if (waited < busy)
+		busy = waited;
+	if (t->queued_cpu)
+		leave_bound(t, vm);
+	else
+		__sync_fetch_and_add(&vm->seen_costop, busy);
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
-	__sync_fetch_and_add(&vm->times.costop_ns, busy < waited ? busy : waited);
+	__sync_fetch_and_add(&vm->times.costop_ns, busy);
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	count_add(COUNT_WAITING, -1);
 	return 0;
 }
 
 /* The vCPU @t of @vm ran for another @ran ns: do they halt often, or exit as they spin? */
-static void observe(struct vm_ctx *vm, struct task_ctx *t, u64 ran)
+static void observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran)
 {
-	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halting, spins;
+	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halting, spins, costop;
 
 	if (vcpu_halts(vm, t->ran))
 		__sync_fetch_and_add(&vm->seen_halting, ran);
@@ -84,8 +88,11 @@ static void observe(struct vm_ctx *vm, struct task_ctx *t, u64 ran)
 		return;
 	halting = __sync_lock_test_and_set(&vm->seen_halting, 0);
 	spins = __sync_lock_test_and_set(&vm->seen_spins, 0);
+	costop = __sync_lock_test_and_set(&vm->seen_costop, 0);
 	vm->spread = vm_spreads(vm, seen, halting, spins);
 	vm->exits = vm_spins_exit(vm, seen, spins);
+	/* One that needs more than a cache's pCPUs is to wait for them: see gang.bpf.h. */
+	vm->torn = vm->nr_vcpus <= nr_near(cpu) && vm_torn(vm, seen, costop);
 }
 
 /*
@@ -150,7 +157,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		stat_add(STAT_BOOST_NS, ran);
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
-	observe(vm, t, ran);
+	observe(vm, t, cpu, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
 		return;
 	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> (EPOCH_SHIFT - 8),

@@ -90,9 +90,11 @@ struct vm_ctx {
 	u64 counted; /* the epoch in which it was counted there */
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
 	u32 turn_ganged; /* this turn has been counted as a gang */
-	u64 seen_ns; /* CPU time since @spread and @exits were decided last */
+	u64 seen_ns; /* CPU time since @spread, @exits and @torn were decided last */
 	u64 seen_halting; /* of it, that of vCPUs that halt often */
 	u64 seen_spins; /* PAUSE exits in that time */
+	u64 seen_costop; /* ns for which vCPUs waited while others ran, unless for one pCPU alone */
+	u32 torn; /* its vCPUs wait while others of them run */
 	u32 exits; /* its spins end in PAUSE exits */
 	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
 	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
@@ -105,7 +107,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
-	u64 none[3]; /* a whole number of cache lines */
+	u64 none[2]; /* a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

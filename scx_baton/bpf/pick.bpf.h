@@ -100,6 +100,9 @@ __noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	u64 first_vtime = 0, window = pass == PASS_CACHED ? CACHE_WINDOW_NS : NEAR_WINDOW_NS, slice;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	/* Who gives way to a sibling waits, too. */
+	s32 leaves = c->runs == RUNS_VCPU && c->vm == slot;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool found = false;
@@ -126,7 +129,8 @@ __noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
 		if (visits)
 			slice = vm_visit(vm, vnow);
 		else
-			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1, cpus_for(p)), now);
+			slice = vm_slice(
+				vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)), now);
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
 		t->boosted = visits ? BOOST_VISIT : BOOST_NONE;
 		found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);

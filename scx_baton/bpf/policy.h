@@ -328,12 +328,22 @@ static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
 #define EXITS_ABOVE_NS (16ULL * 1000 * 1000)
 
 /*
+ * Do vCPUs of @vm, which ran for @ran ns, wait while others run, for half as long as those do? It
+ * has fewer pCPUs than it wants then, not for a moment only.
+ */
+static inline bool vm_torn(const struct vm_ctx *vm, u64 ran, u64 costop)
+{
+	return ran < (vm->torn ? 4 : 2) * costop;
+}
+
+/*
  * Do vCPUs of @vm, @waiting of them, wait for siblings' slices to end? More want to run than can on
- * @cpus, and they would hardly yield to each other, nor halt.
+ * @cpus, or than did of late, and they would hardly yield to each other, nor halt.
  */
 static inline bool vm_crowded(const struct vm_ctx *vm, s32 waiting, s32 cpus)
 {
-	return waiting > 0 && vm->nr_running + vm->nr_queued > cpus && !vm->exits && !vm->spread;
+	return waiting > 0 && !vm->exits && !vm->spread &&
+	       (vm->torn || vm->nr_running + vm->nr_queued > cpus);
 }
 
 /* Do the spins of @vm, which ran for @ran ns, end in PAUSE exits? It had @spins of them. */
