@@ -206,44 +206,72 @@ __noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 }
 
 /*
- * A vCPU that may run on @cpu alone and has waited while its siblings ran. What runs there goes on
- * afterwards: it is not to take the pCPU of a sibling meanwhile. Not static, as above.
+ * A vCPU of the VM in @slot may run on @cpu alone, and has waited for long while its siblings ran:
+ * it runs there now, unless this only @asks. Or else while a host task ran, which has the @weight.
+ * What it displaces goes on afterwards, and is not to take the pCPU of a sibling meanwhile. Not
+ * static, as above.
  */
-__noinline int dispatch_torn(s32 cpu, u64 now)
+__noinline int start_torn(u32 slot, s32 cpu, u32 weight, bool asks, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL, *vm;
-	u32 slot = bound_queue(cpu)->vm, seen = zero;
+	struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL, *vm = vm_slot(slot);
+	u64 slice, busy, since = c->since;
+	u32 seen = zero;
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool moved = false;
-	u64 slice, busy;
 
-	vm = vm_slot(slot);
-	if (!vm || vm == running)
+	if (!vm || vm == running || vm->nr_bound <= 0 || (vm->nr_running <= 0 && !weight))
 		return false;
 	busy = vm_busy(vm, now);
 	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
-		t = task_ctx(p);
-		slice = t && t->queued_cpu == cpu + 1 && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
-					!throttled_until(t, now)
-				? torn_slice(vm, busy - t->queued_busy,
-					     running ? running->weight : WEIGHT_AVERAGE,
-					     running ? running->nr_running : 1)
-				: 0;
-		if (slice) {
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
-			moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
-			if (moved) {
-				t->boosted = BOOST_VISIT;
-				c->brief = 1;
-				c->kept_until = now + slice;
-			}
-		}
-		if (moved || ++seen >= MAX_STARVED_VCPUS)
+		if (seen++ >= MAX_STARVED_VCPUS)
 			break;
+		t = task_ctx(p);
+		if (!t || t->queued_cpu != cpu + 1 || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
+		    throttled_until(t, now))
+			continue;
+		if (vtime_before(since, t->queued_at))
+			since = t->queued_at;
+		if (weight)
+			slice = vtime_before(since, now) ? bound_slice(vm, now - since, weight,
+								       host_waiting(cpu, true))
+							 : 0;
+		else
+			slice = torn_slice(vm, busy - t->queued_busy,
+					   running ? running->weight : WEIGHT_AVERAGE,
+					   running ? running->nr_running : 1);
+		if (!slice || asks)
+			return slice > 0;
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
+		moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+		if (moved) {
+			t->boosted = BOOST_VISIT;
+			c->brief = 1;
+			c->kept_until = now + slice;
+		}
+		break;
 	}
 	return moved;
+}
+
+/* The same for all VMs, some each time where vCPUs of several wait. Not static, as above. */
+__noinline int dispatch_torn(s32 cpu, u32 weight, bool asks, u64 now)
+{
+	u32 i, slot = bound_queue(cpu)->vm, end = vm_end();
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (slot != MIXED_VMS)
+		return start_torn(slot, cpu, weight, asks, now);
+	bpf_for(i, 0, MAX_STARVED_WALK) {
+		slot = c->torn >= 1 && c->torn < end ? c->torn : 1;
+		c->torn = slot + 1;
+		if (start_torn(slot, cpu, weight, asks, now)) {
+			c->torn = slot;
+			return true;
+		}
+	}
+	return false;
 }
 
 /*
@@ -596,7 +624,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		prev_t->wait_for = 0;
 	if (waiting && dispatch_starved(cpu, waiting, now))
 		return;
-	if (bound_queue(cpu)->nr > 0 && dispatch_torn(cpu, now))
+	if (bound_queue(cpu)->nr > 0 &&
+	    dispatch_torn(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, false, now))
 		return;
 	if (invited && dispatch_vcpu(invited, cpu, false, now))
 		return;
@@ -693,6 +722,8 @@ static bool overdue(s32 cpu, u64 now)
 	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen), far = NO_VM;
 	struct vm_ctx *vm;
 
+	if (bound_queue(cpu)->nr > 0 && dispatch_torn(cpu, 0, true, now))
+		return true;
 	if (nr_llcs > 1)
 		far = far_vm(best, NO_VM, cpu, false, now);
 	if (far != NO_VM)

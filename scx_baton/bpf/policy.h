@@ -518,6 +518,14 @@ static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 	return waited > (most < MAX_WAIT_NS ? most : MAX_WAIT_NS);
 }
 
+/* What is due to a vCPU of @vm for @ns in which somebody with the weight @against ran. */
+static inline u64 vcpu_part(const struct vm_ctx *vm, u64 ns, u32 against)
+{
+	s32 nr = vm->nr_running + vm->nr_queued;
+
+	return ns / (nr > 0 ? nr : 1) * vm->weight / (against ? against : 1);
+}
+
 /*
  * A vCPU that may run on one pCPU alone waits while its siblings run, who may wait for it. After
  * TORN_NS of that it runs for half of what makes it its part of the VM's share against each of
@@ -527,14 +535,23 @@ static inline bool starves(u64 waited, u32 waiting, u32 cpus)
 #define TORN_NS (2 * TURN_NS)
 static inline u64 torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32 running)
 {
-	s32 nr = vm->nr_running + vm->nr_queued;
-	u64 slice;
+	u64 slice = vcpu_part(vm, torn / 2, against) * (running > 0 ? running : 1);
 
 	if (torn < TORN_NS)
 		return 0;
-	slice = torn / 2 / (nr > 0 ? nr : 1) * vm->weight / (against ? against : 1) *
-		(running > 0 ? running : 1);
 	return slice < BOOST_MIN_NS ? BOOST_MIN_NS : slice > TURN_NS ? TURN_NS : slice;
+}
+
+/*
+ * One that has waited while a host task with the weight @against ran, for @waited, of @others more
+ * that are bound there: a thread that computes can be behind all VMs for ever, as they come on
+ * elsewhere.
+ */
+static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, s32 others)
+{
+	u64 slice = vcpu_part(vm, waited, against) / (others > 0 ? 1 + others : 1);
+
+	return slice < HOST_SLICE_NS ? 0 : slice > TURN_NS ? TURN_NS : slice;
 }
 
 /*

@@ -1043,6 +1043,25 @@ fn a_pinned_vcpu_that_its_siblings_wait_for_gets_its_part() {
     assert!(used > 0.75, "the one that computes has {used} of a pCPU");
 }
 
+/// A host thread that computes on one pCPU is behind a light VM on the others, which drives virtual
+/// time, for ever: a vCPU bound there had 3 % of the pCPU. And one of eight pinned vCPUs that meet
+/// at barriers shares its pCPU with a VM of one vCPU: it is to run with its siblings, in their turn
+/// (26 rounds a second).
+#[test]
+fn a_bound_vcpu_has_its_part_beside_threads_and_small_vms() {
+    let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\nweight = 20\nvcpus = 4\nworkload = \"ebizzy\"\n\
+         [[thread]]\nrun-us = 1000\nsleep-us = 0\ncpu = 0\n");
+    assert!((0.3..0.7).contains(&out.vms[0].used), "{} of its pCPU", out.vms[0].used);
+    let out = run("machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nwarmup = 0.9\nseed = 10111\n\
+         [kvm]\nple-user = false\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\npin = true\nvcpus = 8\nworkload = \"barrier\"\n\
+         [[vm]]\nvcpus = 8\nworkload = \"compute\"\n");
+    assert!(out.vms[1].rate > 250.0 && out.vms[0].used > 0.8, "{}", out.table());
+}
+
 /// Two vCPUs that wait for each other have one pCPU between them, as other VMs are bound to the
 /// other one. They took turns of 12 ms there, and came to one barrier in each: 94 a second.
 #[test]
