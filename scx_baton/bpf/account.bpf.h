@@ -20,7 +20,7 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 		join_host(t, scx_bpf_task_cpu(p), is_bound(p));
 	} else {
 		if (is_bound(p) && !t->queued_cpu)
-			join_bound(t, vm, scx_bpf_task_cpu(p));
+			join_bound(p, t, vm, scx_bpf_task_cpu(p));
 		if (!t->queued_llc)
 			join_near(t, t->vm, scx_bpf_task_cpu(p));
 		t->queued_busy = vm_busy(vm, now);

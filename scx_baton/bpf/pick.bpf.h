@@ -206,75 +206,6 @@ __noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 }
 
 /*
- * A vCPU of the VM in @slot may run on @cpu alone, and has waited for long while its siblings ran:
- * it runs there now, unless this only @asks. Or else while a host task ran, which has the @weight.
- * What it displaces goes on afterwards, and is not to take the pCPU of a sibling meanwhile. Not
- * static, as above.
- */
-__noinline int start_torn(u32 slot, s32 cpu, u32 weight, bool asks, u64 now)
-{
-	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL, *vm = vm_slot(slot);
-	u64 slice, busy, since = c->since;
-	u32 seen = zero;
-	struct task_struct *p;
-	struct task_ctx *t;
-	bool moved = false;
-
-	if (!vm || vm == running || vm->nr_bound <= 0 || (vm->nr_running <= 0 && !weight))
-		return false;
-	busy = vm_busy(vm, now);
-	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
-		if (seen++ >= MAX_STARVED_VCPUS)
-			break;
-		t = task_ctx(p);
-		if (!t || t->queued_cpu != cpu + 1 || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) ||
-		    throttled_until(t, now))
-			continue;
-		if (vtime_before(since, t->queued_at))
-			since = t->queued_at;
-		if (weight)
-			slice = vtime_before(since, now) ? bound_slice(vm, now - since, weight,
-								       host_waiting(cpu, true))
-							 : 0;
-		else
-			slice = torn_slice(vm, busy - t->queued_busy,
-					   running ? running->weight : WEIGHT_AVERAGE,
-					   running ? running->nr_running : 1);
-		if (!slice || asks)
-			return slice > 0;
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
-		moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
-		if (moved) {
-			t->boosted = BOOST_VISIT;
-			c->brief = 1;
-			c->kept_until = now + slice;
-		}
-		break;
-	}
-	return moved;
-}
-
-/* The same for all VMs, some each time where vCPUs of several wait. Not static, as above. */
-__noinline int dispatch_torn(s32 cpu, u32 weight, bool asks, u64 now)
-{
-	u32 i, slot = bound_queue(cpu)->vm, end = vm_end();
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	if (slot != MIXED_VMS)
-		return start_torn(slot, cpu, weight, asks, now);
-	bpf_for(i, 0, MAX_STARVED_WALK) {
-		slot = c->torn >= 1 && c->torn < end ? c->torn : 1;
-		c->torn = slot + 1;
-		if (start_torn(slot, cpu, weight, asks, now)) {
-			c->torn = slot;
-			return true;
-		}
-	}
-	return false;
-}
-
-/*
  * The thread @pid runs next on @cpu, for @slice and because of @why, if it waits for the VM in
  * @slot and may run there. Not static, as above.
  */
@@ -304,6 +235,89 @@ __noinline int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 		t->boosted = BOOST_NONE;
 out:
 	bpf_task_release(p);
+	return moved;
+}
+
+/* vCPUs of a VM that are looked at for one that waits for this pCPU alone. */
+#define MAX_BOUND_WALK 64
+
+/* One of those in the queue of the VM in @slot that wait for @cpu alone, or 0. Not static, as
+ * above. */
+__noinline s32 find_bound(u32 slot, s32 cpu)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = zero;
+
+	if (!vm || vm->nr_bound <= 0)
+		return 0;
+	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
+		t = task_ctx(p);
+		if (t && t->queued_cpu == cpu + 1)
+			return p->pid;
+		if (++seen >= MAX_BOUND_WALK)
+			break;
+	}
+	return 0;
+}
+
+/*
+ * For how long a vCPU of the VM in @slot, which waits for @cpu alone since @since, runs there now:
+ * it has waited for long while its siblings ran, or a host task with the @weight, or at all.
+ */
+static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = vm_slot(t->queued_vm), *running;
+	u64 since = c->since;
+
+	running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+	if (!vm || vm == running || throttled_until(t, now))
+		return 0;
+	if (starves(now - t->queued_at, count(COUNT_WAITING), nr_online))
+		return TURN_NS;
+	if (weight) {
+		if (vtime_before(since, t->queued_at))
+			since = t->queued_at;
+		return vtime_before(since, now)
+			       ? bound_slice(vm, now - since, weight, host_waiting(cpu, true))
+			       : 0;
+	}
+	return vm->nr_running <= 0 ? 0
+				   : torn_slice(vm, vm_busy(vm, now) - t->queued_busy,
+						running ? running->weight : WEIGHT_AVERAGE,
+						running ? running->nr_running : 1);
+}
+
+/*
+ * Such a vCPU runs on @cpu next, unless this only @asks. What it displaces goes on afterwards, and
+ * is not to take the pCPU of a sibling meanwhile. Not static, as above.
+ */
+__noinline int dispatch_bound(s32 cpu, u32 weight, bool asks, u64 now)
+{
+	struct bound_queue *b = bound_queue(cpu);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_struct *p = bpf_task_from_pid(b->pid);
+	struct task_ctx *t = p ? task_ctx(p) : NULL;
+	bool waits = t && t->queued_cpu == cpu + 1, moved = false;
+	u64 slice = waits ? part_of_bound(t, cpu, weight, now) : 0;
+	u32 slot = b->vm;
+
+	if (slice)
+		moved = asks || start_vcpu(b->pid, t->queued_vm, slice, BOOST_VISIT, cpu);
+	if (p)
+		bpf_task_release(p);
+	if (!waits || (slice && !asks)) {
+		/* Who is next: where several VMs' vCPUs wait, one of another. */
+		if (slot == MIXED_VMS)
+			slot = c->bound = c->bound + 1 < vm_end() ? c->bound + 1 : 1;
+		b->pid = find_bound(slot, cpu);
+	}
+	if (moved && !asks) {
+		c->brief = 1;
+		c->kept_until = now + slice;
+	}
 	return moved;
 }
 
@@ -341,7 +355,8 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 	struct vms_seen seen = {.llc = llc_of(cpu)};
 	u32 best;
 
-	if (!host || count(COUNT_WAITING) < 2)
+	/* Else, of visitors without end, nobody would look for who is bound here. */
+	if (!host || count(COUNT_WAITING) < 2 || !vtime_before(now, cpu_ctx(cpu)->donates_until))
 		return false;
 	best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 	vm = vm_slot(best);
@@ -622,10 +637,10 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
-	if (waiting && dispatch_starved(cpu, waiting, now))
-		return;
 	if (bound_queue(cpu)->nr > 0 &&
-	    dispatch_torn(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, false, now))
+	    dispatch_bound(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, false, now))
+		return;
+	if (waiting && dispatch_starved(cpu, waiting, now))
 		return;
 	if (invited && dispatch_vcpu(invited, cpu, false, now))
 		return;
@@ -722,7 +737,7 @@ static bool overdue(s32 cpu, u64 now)
 	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen), far = NO_VM;
 	struct vm_ctx *vm;
 
-	if (bound_queue(cpu)->nr > 0 && dispatch_torn(cpu, 0, true, now))
+	if (bound_queue(cpu)->nr > 0 && dispatch_bound(cpu, 0, true, now))
 		return true;
 	if (nr_llcs > 1)
 		far = far_vm(best, NO_VM, cpu, false, now);

@@ -66,6 +66,7 @@ static inline bool is_bound(const struct task_struct *p)
 struct bound_queue {
 	s32 nr;
 	u32 vm; /* MIXED_VMS: more than one VM's */
+	s32 pid; /* of one of them, if it still waits */
 } __attribute__((aligned(64)));
 
 #define MIXED_VMS (~0U)
@@ -214,17 +215,20 @@ static inline void leave_near(struct task_ctx *t, u32 slot)
 }
 
 /* @t, a vCPU of @vm, waits for @cpu alone. */
-static inline void join_bound(struct task_ctx *t, struct vm_ctx *vm, s32 cpu)
+static inline void join_bound(const struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm,
+			      s32 cpu)
 {
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
 	__sync_fetch_and_add(&nr_bound.n, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
-	if (__sync_fetch_and_add(&b->nr, 1) <= 0)
+	if (__sync_fetch_and_add(&b->nr, 1) <= 0) {
 		b->vm = t->vm;
-	else if (b->vm != t->vm)
+		b->pid = p->pid;
+	} else if (b->vm != t->vm) {
 		b->vm = MIXED_VMS;
+	}
 }
 
 static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)

@@ -1050,10 +1050,15 @@ fn a_pinned_vcpu_that_its_siblings_wait_for_gets_its_part() {
 #[test]
 fn a_bound_vcpu_has_its_part_beside_threads_and_small_vms() {
     let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seed = 10311\n\
          [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
          [[vm]]\nweight = 20\nvcpus = 4\nworkload = \"ebizzy\"\n\
+         [[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"sleep 72us ±20%\", \"compute 9us ±20%\", \"done\"]\n\
+         [[vm]]\nweight = 200\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"sleep 3304us ±20%\", \"compute 50us ±20%\", \"done\"]\n\
          [[thread]]\nrun-us = 1000\nsleep-us = 0\ncpu = 0\n");
-    assert!((0.3..0.7).contains(&out.vms[0].used), "{} of its pCPU", out.vms[0].used);
+    assert!((0.2..0.7).contains(&out.vms[0].used), "{} of its pCPU", out.vms[0].used);
     let out = run("machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nwarmup = 0.9\nseed = 10111\n\
          [kvm]\nple-user = false\n\
          [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
