@@ -290,35 +290,51 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 						running ? running->nr_running : 1);
 }
 
-/*
- * Such a vCPU runs on @cpu next, unless this only @asks. What it displaces goes on afterwards, and
- * is not to take the pCPU of a sibling meanwhile. Not static, as above.
- */
-__noinline int dispatch_bound(s32 cpu, u32 weight, bool asks, u64 now)
+/* The same for the one that the pCPU's record names; else who is next is noted there. Not static,
+ * as above. */
+__noinline u64 bound_due(s32 cpu, u32 weight, u64 now)
 {
 	struct bound_queue *b = bound_queue(cpu);
-	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_struct *p = bpf_task_from_pid(b->pid);
 	struct task_ctx *t = p ? task_ctx(p) : NULL;
-	bool waits = t && t->queued_cpu == cpu + 1, moved = false;
-	u64 slice = waits ? part_of_bound(t, cpu, weight, now) : 0;
+	struct cpu_ctx *c = cpu_ctx(cpu);
 	u32 slot = b->vm;
+	u64 slice = 0;
 
-	if (slice)
-		moved = asks || start_vcpu(b->pid, t->queued_vm, slice, BOOST_VISIT, cpu);
-	if (p)
-		bpf_task_release(p);
-	if (!waits || (slice && !asks)) {
-		/* Who is next: where several VMs' vCPUs wait, one of another. */
+	if (t && t->queued_cpu == cpu + 1) {
+		slice = part_of_bound(t, cpu, weight, now);
+	} else {
+		/* Where several VMs' vCPUs wait, one of another. */
 		if (slot == MIXED_VMS)
 			slot = c->bound = c->bound + 1 < vm_end() ? c->bound + 1 : 1;
+		b->pid_vm = slot;
 		b->pid = find_bound(slot, cpu);
 	}
-	if (moved && !asks) {
-		c->brief = 1;
-		c->kept_until = now + slice;
-	}
-	return moved;
+	if (p)
+		bpf_task_release(p);
+	return slice;
+}
+
+/*
+ * Such a vCPU runs on @cpu next. What it displaces goes on afterwards, and is not to take the pCPU
+ * of a sibling meanwhile. Not static, as above.
+ */
+__noinline int dispatch_bound(s32 cpu, u32 weight, u64 now)
+{
+	struct bound_queue *b = bound_queue(cpu);
+	u64 slice = bound_due(cpu, weight, now);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	s32 pid = b->pid;
+
+	if (!slice)
+		return false;
+	/* Who is next is looked for. */
+	b->pid = 0;
+	if (!start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu))
+		return false;
+	c->brief = 1;
+	c->kept_until = now + slice;
+	return true;
 }
 
 /* A directed yield named the vCPU to run here. */
@@ -638,7 +654,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
 	if (bound_queue(cpu)->nr > 0 &&
-	    dispatch_bound(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, false, now))
+	    dispatch_bound(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, now))
 		return;
 	if (waiting && dispatch_starved(cpu, waiting, now))
 		return;
@@ -737,7 +753,7 @@ static bool overdue(s32 cpu, u64 now)
 	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen), far = NO_VM;
 	struct vm_ctx *vm;
 
-	if (bound_queue(cpu)->nr > 0 && dispatch_bound(cpu, 0, true, now))
+	if (bound_queue(cpu)->nr > 0 && bound_due(cpu, 0, now))
 		return true;
 	if (nr_llcs > 1)
 		far = far_vm(best, NO_VM, cpu, false, now);

@@ -67,6 +67,7 @@ struct bound_queue {
 	s32 nr;
 	u32 vm; /* MIXED_VMS: more than one VM's */
 	s32 pid; /* of one of them, if it still waits */
+	u32 pid_vm; /* and its VM */
 } __attribute__((aligned(64)));
 
 #define MIXED_VMS (~0U)
@@ -225,6 +226,7 @@ static inline void join_bound(const struct task_struct *p, struct task_ctx *t, s
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0) {
 		b->vm = t->vm;
+		b->pid_vm = t->vm;
 		b->pid = p->pid;
 	} else if (b->vm != t->vm) {
 		b->vm = MIXED_VMS;
