@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Two pCPUs do something at once: vCPUs of one VM join and leave the queue near one last-level
- * cache, or the queue as such; a timer is set. Before each atomic step of the one, in turn, the
- * other does all of its own; what is counted, or set, must be right in the end. Exits with 1, and
- * says where, if it is not.
+ * cache, or the queue as such; a timer is set; VMs come. Before each atomic step of the one, in
+ * turn, the other does all of its own; what is counted, or set, must be right in the end. Exits
+ * with 1, and says where, if it is not.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +24,17 @@ static void step(void);
 		was;                                                                               \
 	})
 
+#define __sync_bool_compare_and_swap(at, old, new)                                                 \
+	({                                                                                         \
+		typeof(*(at)) was = old;                                                           \
+		step();                                                                            \
+		__atomic_compare_exchange_n(at, &was, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+	})
+
 #define SHIM_HOME
 #include <scx/common.bpf.h>
 #include "account.bpf.h"
+#include "kvm.bpf.c"
 
 enum { SLOT = 1024, CPU = 0 };
 
@@ -179,13 +187,56 @@ static int check_leave(void)
 	return 0;
 }
 
+static void claim_one(void)
+{
+	vm_claim_slot(0x1000);
+}
+
+static void claim_other(void)
+{
+	vm_claim_slot(0x2000);
+}
+
+/* Two VMs come at once: both are among the slots that are looked at. */
+static int check_claim(void)
+{
+	u32 which = COUNT_SLOTS_END, slot;
+	u64 *end = bpf_map_lookup_elem(&counts, &which);
+
+	for (stop_at = 0; stop_at < 6; stop_at++) {
+		for (slot = 1; slot < 4; slot++)
+			vm_slot(slot)->kvm = 0;
+		*end = 0;
+		both(claim_one, claim_other);
+		if (vm_end() != 3 || !vm_slot(1)->kvm || !vm_slot(2)->kvm) {
+			printf("two VMs come, before step %u: the slots end at %u, not 3\n",
+			       stop_at, vm_end());
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static struct task_struct *current_task(void *sim, s32 cpu)
+{
+	static struct task_struct vmm = {.tgid = 1};
+
+	return &vmm;
+}
+
 int main(void)
 {
-	static struct shim ours = {.map_new = new_map, .timer_start = start_timer, .nr_cpu_ids = 1};
+	static struct shim ours = {
+		.map_new = new_map,
+		.timer_start = start_timer,
+		.curr = current_task,
+		.nr_cpu_ids = 1,
+	};
 
 	shim = &ours;
 	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
-	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave())
+	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave() ||
+	    check_claim())
 		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||
