@@ -1067,6 +1067,29 @@ fn a_bound_vcpu_has_its_part_beside_threads_and_small_vms() {
     assert!(out.vms[1].rate > 250.0 && out.vms[0].used > 0.8, "{}", out.table());
 }
 
+/// VMs that are behind their due visited a pCPU one after the other, for ever, and a vCPU that is
+/// bound there was not looked for: it waited 1.36 s.
+#[test]
+fn visits_leave_room_for_who_is_bound() {
+    let guest = |lock: &str, more: &str| format!("guest = {{ lock = \"{lock}\", {more} }}\n");
+    run(&[
+        "machine = \"ryzen-16\"\nscheduler = \"scx_baton\"\nseconds = 0.75\nwarmup = 0.9\n\
+         seed = 5002052\nstarvation-s = 1.0\n[kvm]\nhalt-poll = \"off\"\nple = false\n\
+         ple-user = false\non-spin = \"last-boosted\"\nposted = true\n\
+         [[thread]]\ncount = 2\nown-cgroup = false\nrun-us = 3662\nsleep-us = 0\n"
+            .to_string(),
+        "[[vm]]\nvcpus = 9\nworkload = \"o-dsync\"\n".to_string(),
+        guest("queued", "pv-ipi = true, pv-tlb-flush = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 15\ncpus = \"llc\"\nworkload = \"compute\"\n".to_string(),
+        guest("pv-queued", "pv-tlb-flush = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 15\npin = true\nworkload = \"lock\"\n".to_string(),
+        guest("test-and-set", "kick-yields = true, pv-ipi = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 7\nworkload = \"idle\"\n".to_string(),
+        guest("queued", "pv-ipi = true, pv-tlb-flush = true"),
+    ]
+    .concat());
+}
+
 /// Two vCPUs that wait for each other have one pCPU between them, as other VMs are bound to the
 /// other one. They took turns of 12 ms there, and came to one barrier in each: 94 a second.
 #[test]
