@@ -263,8 +263,8 @@ __noinline s32 find_bound(u32 slot, s32 cpu)
 }
 
 /*
- * For how long a vCPU of the VM in @slot, which waits for @cpu alone since @since, runs there now:
- * it has waited for long while its siblings ran, or a host task with the @weight, or at all.
+ * For how long @t, which waits for @cpu alone, runs there now; 0: it does not. It has waited for
+ * long while its siblings ran, or a host task did that has the @weight (0: none did), or at all.
  */
 static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 {

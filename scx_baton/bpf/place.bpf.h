@@ -45,8 +45,8 @@ struct cpu_ctx {
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 	/* the last line */
 	u64 kept_until; /* ns; until then @kept is for no other pCPU */
-	u32 bound; /* slot of the VM in which a vCPU was looked for that waits for this pCPU alone
-		    */
+	u32 bound; /* slot of the VM that was asked last for a vCPU that waits for this pCPU
+		      alone */
 	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
 } __attribute__((aligned(64)));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cache lines that each callback touches, and how many of them another pCPU has written since: with
-//! 3 VMs and with 300 that have as many vCPUs, on 256 pCPUs. `make bench-lines`.
+//! Cache lines that each callback touches, and how many of them another pCPU has written since:
+//! with 3 VMs and with 300 that have as many vCPUs, on 256 pCPUs. `make bench-lines`.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
