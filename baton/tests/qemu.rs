@@ -147,6 +147,27 @@ fn a_task_that_shares_a_core_moves_when_another_becomes_idle() {
     assert!(found.number("left") > 0.0, "{}", found.out);
 }
 
+#[test]
+fn a_rate_is_read_when_its_line_is_whole() {
+    let run = tempfile::tempdir().expect("a directory");
+    let script = r#"
+        log=$RUN/a.log
+        printf '\n@baton done 1 {"rate":12' >$log
+        (sleep 1; printf '3.5,"unit":"x/s"}\n' >>$log) &
+        echo "rate=$(rate a)"
+        printf '@baton fail 1 no memory\n' >$log
+        failed=$(rate a)
+        (all_well)
+        echo "status=$?"
+        "#;
+    let text = format!("{GUESTS}\n{script}");
+    let sh = std::process::Command::new("sh").args(["-c", &text]).env("RUN", run.path()).output();
+    let out = String::from_utf8_lossy(&sh.expect("a shell").stdout).into_owned();
+    let found = Findings { out };
+    assert_eq!(found.text("rate"), "123.5");
+    assert_eq!(found.number("status"), f64::from(LOST), "{}", found.out);
+}
+
 /// Both vCPUs on one pCPU, so that a barrier round needs both of them in turn. Without the yield
 /// each round would take a slice, and a tick of 4 ms at the least; with it, an exit.
 #[test]

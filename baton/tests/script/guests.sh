@@ -7,18 +7,19 @@
 #   baton [OPTIONS]             starts scx_baton and waits until it is in charge
 #   kill_vm NAME                ends a guest with SIGKILL
 #   busy                        starts a task of the host that never sleeps
-#   all_well                    ends with status 75 if a guest is gone that nobody killed
+#   all_well                    ends with status 75 if a guest was lost that nobody killed
 #
 # Emulation loses a guest now and then, whatever schedules it. That is told apart by status 75
 # (EX_TEMPFAIL of sysexits.h), and the test tried again.
 
-RUN=/run/guests
+RUN=${RUN:-/run/guests}
 mkdir -p $RUN
 
 ALIVE=
 
 fail() { echo "FAIL: $*"; exit 1; }
-lost() { echo "LOST: $*"; exit 75; }
+# In $(...) the status is the subshell's: all_well repeats it.
+lost() { echo "$*" >>$RUN/lost; echo "LOST: $*"; exit 75; }
 
 # Waits until a command succeeds. QEMU on a busy machine is slow, so every wait is long: 5 minutes.
 until_true() {
@@ -59,7 +60,7 @@ kill_vm() {
 }
 
 all_well() {
-	[ ! -s $RUN/failed ] || lost "a guest's work failed: $(cat $RUN/failed)"
+	[ ! -s $RUN/lost ] || lost "$(cat $RUN/lost)"
 	for name in $ALIVE; do
 		kill -0 $(pid_of $name) 2>/dev/null || lost "guest $name is gone"
 		grep -q 'Kernel panic\|Oops\|detected stall' $RUN/$name.log && lost "guest $name crashed"
@@ -78,10 +79,12 @@ work() {
 	echo "@run 1 [\"baton-agent\",\"work\",\"--seconds\",\"$seconds\"$words]" >$RUN/$name.in
 }
 
+# The console brings a line byte by byte: an answer is whole at its closing brace.
 rate() {
-	until_true "grep -q '@baton \(done\|fail\) 1' $RUN/$1.log" lost
-	grep '@baton fail 1' $RUN/$1.log >$RUN/failed
-	sed -n 's/.*@baton done 1 .*"rate":\([0-9.]*\).*/\1/p' $RUN/$1.log
+	until_true "grep -q '@baton \(done 1 .*}\|fail 1 \)' $RUN/$1.log" lost
+	found=$(sed -n 's/.*@baton done 1 .*"rate":\([0-9.]*\).*}.*/\1/p' $RUN/$1.log)
+	[ -n "$found" ] || lost "guest $1 tells no rate: $(grep '@baton' $RUN/$1.log)"
+	echo $found
 }
 
 # Starts a task that wants a pCPU all the time; their PIDs are in $busy.
@@ -100,7 +103,11 @@ baton() {
 
 # One line of statistics: two seconds. The first line only tells the time since the client came.
 # The lines of the VMs are left out.
-stats() { timeout 30 scx_baton --monitor 2 2>/dev/null | sed -n '/^\[/{x;s/^/x/;/^xx/{x;p;q};x}'; }
+stats() {
+	line=$(timeout 120 scx_baton --monitor 2 2>/dev/null | sed -n '/^\[/{x;s/^/x/;/^xx/{x;p;q};x}')
+	[ -n "$line" ] || lost "no statistics in two minutes"
+	echo "$line"
+}
 
 stop_baton() {
 	kill -INT $baton_pid
