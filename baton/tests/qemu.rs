@@ -62,27 +62,6 @@ fn host() -> HostOptions {
     options
 }
 
-#[test]
-fn guests_survive_the_scheduler() {
-    let found = on_host(
-        host(),
-        r#"
-        vm a; vm b
-        baton
-        work a 10 barrier --pause-every 2000; work b 10 shootdown
-        sleep 4
-        kill -9 $baton_pid
-        until_true '[ "$(state)" = disabled ]'
-        echo "a=$(rate a)"
-        echo "b=$(rate b)"
-        baton
-        echo "again=$(state)"
-        "#,
-    );
-    assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
-    assert_eq!(found.text("again"), "enabled");
-}
-
 /// What looks at several last-level caches is loaded only where there are some: the exact host has
 /// one.
 #[test]
@@ -166,62 +145,6 @@ fn a_rate_is_read_when_its_line_is_whole() {
     let found = Findings { out };
     assert_eq!(found.text("rate"), "123.5");
     assert_eq!(found.number("status"), f64::from(LOST), "{}", found.out);
-}
-
-/// Both vCPUs on one pCPU, so that a barrier round needs both of them in turn. Without the yield
-/// each round would take a slice, and a tick of 4 ms at the least; with it, an exit.
-#[test]
-fn a_directed_yield_moves_the_cpu_to_the_sibling() {
-    let found = on_host(
-        host(),
-        r#"
-        vm one taskset 1
-        vm other taskset 1
-        baton
-        work other 14 barrier
-        work one 10 barrier --pause-every 200
-        sleep 4
-        echo "stats=$(stats)"
-        echo "rate=$(rate one)"
-        echo "other=$(rate other)"
-        "#,
-    );
-    let stats = found.stats("stats");
-    assert!(stats["yields"] > 50.0, "KVM yielded too rarely: {}", found.out);
-    // Beside two busy processes 0.61 were obeyed: guests that are slowed down sleep at their locks,
-    // and who sleeps cannot be yielded to. A scheduler that does not listen obeys none.
-    assert!(stats["obeyed"] > 0.4 * stats["yields"], "yields were not obeyed: {}", found.out);
-    let possible = stats["yields"] - stats["asleep"] - stats["spent"];
-    assert!(stats["obeyed"] > 0.9 * possible, "yields were not obeyed: {}", found.out);
-    assert!(stats["boost"] > 0.0, "{}", found.out);
-    // `other` has no PAUSE to yield at: it gets a round for every switch at the end of a slice.
-    assert!(found.number("rate") > 2.0 * found.number("other"), "{}", found.out);
-}
-
-/// Four vCPUs on two pCPUs, of which one interrupts the others and waits: those that do not run are
-/// boosted, also where KVM proposes another one.
-#[test]
-fn who_owes_an_answer_to_an_ipi_is_boosted() {
-    let found = on_host(
-        host(),
-        r#"
-        baton
-        command baton bench call --vcpus 4 --repetitions 3 --samples 1500 >/tmp/bench 2>&1 &
-        bench=$!
-        boosted=0
-        for i in 1 2 3 4 5 6; do
-            kill -0 $bench 2>/dev/null || break
-            line=$(stats)
-            count() { echo "$line" | sed "s/.* $1 \([0-9]*\).*/\1/"; }
-            boosted=$((boosted + $(count redirected)))
-        done
-        wait $bench || lost "the bench's VM: $(tail -1 /tmp/bench)"
-        echo "boosted=$boosted"
-        echo "state=$(state)"
-        "#,
-    );
-    assert!(found.number("boosted") > 20.0, "{}", found.out);
-    assert_eq!(found.text("state"), "enabled");
 }
 
 #[test]
