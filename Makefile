@@ -72,29 +72,33 @@ lint: setup
 unit-test: setup
 	@echo "unit tests"
 	@$(CARGO) test --workspace --release --quiet
-	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --quiet -p memslots --test loom \
+	@RUSTFLAGS="--cfg loom" $(CARGO) test --quiet -p memslots --test loom \
 		--target-dir $(TARGET_DIR)/loom
+
+# The programs are built by 'make test' when it comes here, with what tests need of other crates: a
+# plain build would compile most of them anew.
+BUILT = $(if $(filter test,$(MAKECMDGOALS)),unit-test,build)
 
 # Random scenarios with faults, simulated under scx_baton's own source.
 FUZZ_SECONDS ?= 60
-fuzz: build
+fuzz: $(BUILT)
 	@echo "fuzzing the scheduler in the simulator ($(FUZZ_SECONDS) s)"
 	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
 # What breaks one is written to $(TARGET_DIR).
 NEIGHBOURS_KNOWN := 6,21,22,48,57,81,90,96
-neighbours: build
+neighbours: $(BUILT)
 	@echo "what VMs lose to their neighbours, in the simulator (half a minute)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
 
 # On the exact host several tests at a time, since some wait for what others prepare; on QEMU's,
 # which follows the real clock, one at a time.
-host-test: build
+host-test: $(BUILT)
 	@echo "tests on emulated KVM hosts (a quarter of an hour)"
-	@$(CARGO) test --release --quiet -p baton --test exact -- --test-threads=2 --nocapture
-	@$(CARGO) test --release --quiet -p baton --test host -- --test-threads=6 --nocapture
-	@$(CARGO) test --release --quiet -p baton --test qemu -- --test-threads=1 --nocapture
+	@$(CARGO) test --release --quiet --workspace --test exact -- --test-threads=2 --nocapture
+	@$(CARGO) test --release --quiet --workspace --test host -- --test-threads=6 --nocapture
+	@$(CARGO) test --release --quiet --workspace --test qemu -- --test-threads=1 --nocapture
 
 # An hour of each rig, and one of mixed load on an emulated host: no part of 'make test'. Neighbours
 # are not solved: what breaks a bound is told, and is no error.

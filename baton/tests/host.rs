@@ -140,11 +140,11 @@ fn weights_share_the_cpus() {
         From::Guests,
         r#"
         echo 300 >/sys/fs/cgroup/b/cpu.weight
-        work a 9 barrier; work b 9 barrier
-        sleep 2
+        work a 6 barrier; work b 6 barrier
+        sleep 1
         usage() { sed -n 's/^usage_usec //p' /sys/fs/cgroup/$1/cpu.stat; }
         l0=$(usage a) h0=$(usage b)
-        sleep 6
+        sleep 4
         echo "light=$(($(usage a) - l0))"
         echo "heavy=$(($(usage b) - h0))"
         rate a >/dev/null; rate b >/dev/null
@@ -165,9 +165,9 @@ fn shares_follow_the_tree_of_cgroups() {
         echo +cpu >p/cgroup.subtree_control
         for at in p/1 p/1 p/2 p/2 q q; do busy; echo ${busy##* } >$at/cgroup.procs; done
         usage() { sed -n 's/^usage_usec //p' $1/cpu.stat; }
-        sleep 2
+        sleep 1
         p0=$(usage p) q0=$(usage q)
-        sleep 5
+        sleep 4
         echo "p=$(($(usage p) - p0))"
         echo "q=$(($(usage q) - q0))"
         kill $busy
@@ -192,12 +192,12 @@ const SHARE: &str = r#"
 fn a_guests_quota_is_enforced() {
     let script = r#"
         echo "50000 100000" >/sys/fs/cgroup/a/cpu.max
-        work a 12 barrier
-        sleep 2
-        echo "half=$(share a 4)"
+        work a 8 barrier
+        sleep 1
+        echo "half=$(share a 3)"
         echo "max 100000" >/sys/fs/cgroup/a/cpu.max
         sleep 1
-        echo "all=$(share a 3)"
+        echo "all=$(share a 2)"
         rate a >/dev/null
         echo "state=$(state)"
         "#;
@@ -214,7 +214,7 @@ fn a_quota_is_enforced_for_the_cgroups_below() {
         busy; busy
         for p in $busy; do echo $p >/sys/fs/cgroup/box/inner/cgroup.procs; done
         sleep 2
-        echo "box=$(share box 5)"
+        echo "box=$(share box 4)"
         kill $busy
         echo "state=$(state)"
         "#;
@@ -231,7 +231,7 @@ fn host_threads_stay_prompt() {
         From::Guests,
         r#"
         now() { set -- $(cat /proc/uptime); echo $1; }
-        beat() { for i in $(seq 100); do usleep 10000; done; now >$RUN/beat.$1; }
+        beat() { for i in $(seq 50); do usleep 10000; done; now >$RUN/beat.$1; }
         beats() {
             start=$(now)
             beat 1 & one=$!
@@ -242,13 +242,13 @@ fn host_threads_stay_prompt() {
             done
         }
         beats idle
-        work a 12 barrier; work b 12 barrier
-        sleep 2
+        work a 6 barrier; work b 6 barrier
+        sleep 1
         beats loaded
         rate a >/dev/null; rate b >/dev/null
         "#,
     );
-    // Each of the 100 times forks a process. Waiting each time for the end of a guest's turn, which
+    // Each of the 50 times forks a process. Waiting each time for the end of a guest's turn, which
     // is 12 ms and a tick, and for the other guest's turn, would multiply the time.
     for thread in [1, 2] {
         let idle = found.number(&format!("idle.{thread}"));
@@ -263,7 +263,7 @@ fn host_tasks_share_without_guests() {
         From::Guests,
         r#"
         busy; busy; busy; busy
-        sleep 5
+        sleep 3
         # Fields 14 and 15, user and system time; the name before them has no blank here.
         for p in $busy; do used="$used $(cut -d' ' -f14 /proc/$p/stat)"; done
         echo "used=$used"
@@ -285,7 +285,7 @@ fn a_guest_killed_while_it_spins_leaves_nothing() {
         From::Guests,
         r#"
         work a 30 barrier --pause-every 100; work b 30 barrier --pause-every 100
-        sleep 3
+        sleep 1
         kill_vm a; sleep 1
         echo "left=$(stats)"
         [ -d /proc/$(pid_of a) ] && fail "the guest's process is still there"
@@ -309,11 +309,11 @@ fn affinity_is_honoured() {
     let found = on_host(
         From::Guests,
         r#"
-        work a 9 barrier --pause-every 2000; work b 9 barrier
+        work a 6 barrier --pause-every 2000; work b 6 barrier
         for cpu in 1 0; do
             for t in $(vcpus a); do taskset -p $((1 << cpu)) $t >/dev/null; done
             sleep 1
-            for i in $(seq 20); do
+            for i in $(seq 10); do
                 for t in $(vcpus a); do
                     # Field 39, "processor"; the name before it has blanks in it.
                     on=$(sed 's/.*) //' /proc/$t/stat 2>/dev/null | cut -d' ' -f37)
@@ -398,13 +398,13 @@ fn polling_vcpus_give_way() {
         r#"
         echo 10000000 >/sys/module/kvm/parameters/halt_poll_ns
         echo 10000000 >/sys/module/kvm/parameters/halt_poll_ns_grow_start
-        work a 17 barrier; work b 17 hackbench
-        sleep 4
-        timeout 20 scx_baton --monitor 5 2>/dev/null | sed -n 's/^  [^:]*:/vm=&/p' | tail -n 2
+        work a 9 barrier; work b 9 hackbench
+        sleep 2
+        timeout 20 scx_baton --monitor 3 2>/dev/null | sed -n 's/^  [^:]*:/vm=&/p' | tail -n 2
         rate a >/dev/null; rate b >/dev/null
         "#,
     );
-    // Two VMs, half of two pCPUs each: what the halting one polled in vain is little of 5 s.
+    // Two VMs, half of two pCPUs each: what the halting one polled in vain is little of 3 s.
     let vain = |line: &str| -> f64 {
         let text = line.split("slept").nth(1).and_then(|rest| rest.split("(after ").nth(1));
         let ms = text.and_then(|rest| rest.split(' ').next()).unwrap_or("");
@@ -412,7 +412,7 @@ fn polling_vcpus_give_way() {
     };
     let lines: Vec<&str> = found.out.lines().filter(|line| line.starts_with("vm=")).collect();
     assert_eq!(lines.len(), 2, "{}", found.out);
-    assert!(lines.iter().all(|line| vain(line) < 1000.0), "{}", found.out);
+    assert!(lines.iter().all(|line| vain(line) < 600.0), "{}", found.out);
 }
 
 #[test]
