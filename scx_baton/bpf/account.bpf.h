@@ -26,7 +26,8 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 		t->queued_busy = vm_busy(vm, now);
 		count_add(COUNT_WAITING, 1);
 		t->queued_vm = t->vm;
-		__sync_fetch_and_add(&vm->nr_queued, 1);
+		if (__sync_fetch_and_add(&vm->nr_queued, 1) <= 0)
+			vm->queued_since = now;
 	}
 	/* Last: now it can leave. */
 	t->queued_at = now ?: 1;

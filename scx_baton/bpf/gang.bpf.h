@@ -22,7 +22,7 @@ __noinline int invite(u32 slot, s32 cpu, u64 now)
 	/* One for each that waits. */
 	if (!vm || vm->nr_queued <= vm->nr_invited || vm->spread || !vm_in_turn(vm, now))
 		return 0;
-	p = waits_long(slot, now);
+	p = waits_long(vm, slot, cpu, now);
 	if (!p)
 		return 0;
 	llc = far_llc(cpu) & (MAX_LLCS - 1);

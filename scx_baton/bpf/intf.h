@@ -99,6 +99,7 @@ struct vm_ctx {
 	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
 	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
 	s32 tgid; /* the process whose threads its vCPUs are */
+	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when, while any runs */
 	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */

@@ -508,13 +508,22 @@ static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 	return start_from(h->dsq, cpu);
 }
 
-/* The first one in the queue of the VM in @slot, if it has waited for long. */
-static struct task_struct *waits_long(u32 slot, u64 now)
+/*
+ * The first one in the queue of @vm, which has @slot, if it has waited for long. Where the VM is
+ * behind its due, and larger than the cache of @cpu, some vCPU or other: those that spin take
+ * turns, and none waits for long.
+ */
+static struct task_struct *waits_long(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(vm_dsq(slot));
 	struct task_ctx *t = p ? task_ctx(p) : NULL;
+	u64 since;
 
-	return t && vtime_before(t->queued_at + FAR_WAIT_NS, now) ? p : NULL;
+	if (!t)
+		return NULL;
+	since = vm->nr_vcpus > nr_near(cpu) && vm_behind(vm, vnow) ? vm->queued_since
+								   : t->queued_at;
+	return vtime_before(since + FAR_WAIT_NS, now) ? p : NULL;
 }
 
 /*
@@ -537,7 +546,7 @@ __noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 		seen.llc = far_llc(cpu);
 		far = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 		vm = vm_slot(far);
-		p = vm ? waits_long(far, now) : NULL;
+		p = vm ? waits_long(vm, far, cpu, now) : NULL;
 		if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 		    rank_on(c, far, vm, vm->nr_running, now) + FAR_BEHIND_NS < rank)
 			return far;
