@@ -73,6 +73,21 @@ bool t_vm_spreads(const struct vm_ctx *vm, u64 ran, u64 halting, u64 spins)
 	return vm_spreads(vm, ran, halting, spins);
 }
 
+bool t_vm_torn(const struct vm_ctx *vm, u64 ran, u64 costop)
+{
+	return vm_torn(vm, ran, costop);
+}
+
+u64 t_torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32 running)
+{
+	return torn_slice(vm, torn, against, running);
+}
+
+u64 t_bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, s32 others)
+{
+	return bound_slice(vm, waited, against, others);
+}
+
 u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 {
 	return vm_visit(vm, vnow);

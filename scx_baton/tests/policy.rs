@@ -26,6 +26,9 @@ unsafe extern "C" {
     fn t_vm_rank(vm: *const vm_ctx, running: i32, claims: bool, vnow: u64, now: u64) -> u64;
     fn t_rank_preempts(rank: u64, running: u64, turn: u64) -> bool;
     fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halting: u64, spins: u64) -> bool;
+    fn t_vm_torn(vm: *const vm_ctx, ran: u64, costop: u64) -> bool;
+    fn t_torn_slice(vm: *const vm_ctx, torn: u64, against: u32, running: i32) -> u64;
+    fn t_bound_slice(vm: *const vm_ctx, waited: u64, against: u32, others: i32) -> u64;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
     fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
@@ -221,6 +224,58 @@ proptest! {
         let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { TURN };
         let fit = queued == 0 || vm.nr_running + queued <= cpus || spins > 4 || vm.spread == 1;
         prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
+    }
+
+    /// A VM is torn whose vCPUs wait half as long as others run, and until it is half of that.
+    #[test]
+    fn a_vm_is_torn_that_waits_while_it_runs(ran in 0u64..1_000 * MS, costop in 0u64..1_000 * MS) {
+        let mut vm = vm();
+        let begins = unsafe { t_vm_torn(&vm, ran, costop) };
+        prop_assert_eq!(begins, 2 * costop > ran);
+        vm.torn = 1;
+        let stays = unsafe { t_vm_torn(&vm, ran, costop) };
+        prop_assert_eq!(stays, 4 * costop > ran);
+        prop_assert!(stays || !begins);
+    }
+
+    /// A vCPU that is bound, and waits while siblings run, gets nothing within two turns, and half
+    /// of its part then: a millisecond to a turn.
+    #[test]
+    fn a_bound_vcpu_gets_half_of_its_part(
+        torn in 0u64..10_000 * MS, weight in 1u32..1 << 20, against in 1u32..1 << 20,
+        queued in 1i32..300, running in 0i32..300,
+    ) {
+        let mut vm = vm();
+        vm.weight = weight;
+        vm.nr_queued = queued;
+        let slice = unsafe { t_torn_slice(&vm, torn, against, running) };
+        let part = torn as f64 / 2.0 / f64::from(queued) * f64::from(weight) / f64::from(against);
+        let naive = (part * f64::from(running.max(1))).clamp(MS as f64, TURN as f64);
+        if torn < 2 * TURN {
+            prop_assert_eq!(slice, 0);
+        } else {
+            // Integers round down, by less than one a step.
+            let off = 1.0 + f64::from(running.max(1)) * (1.0 + f64::from(weight) / f64::from(against));
+            prop_assert!((slice as f64 - naive).abs() <= off, "{slice}, not {naive}");
+        }
+    }
+
+    /// Beside a host task that computes a bound vCPU gets its part, among those that are bound
+    /// there, once that is a slice of the host task.
+    #[test]
+    fn a_bound_vcpu_gets_its_part_beside_a_host_task(
+        waited in 0u64..1_000 * MS, weight in 1u32..1 << 20, others in 0i32..20,
+    ) {
+        let mut vm = vm();
+        vm.weight = weight;
+        vm.nr_queued = 1;
+        let slice = unsafe { t_bound_slice(&vm, waited, ONE, others) };
+        let part = waited as f64 * f64::from(weight) / f64::from(ONE) / f64::from(1 + others);
+        if slice == 0 {
+            prop_assert!(part < 3.0 * MS as f64 + 2.0, "{part}");
+        } else {
+            prop_assert!((slice as f64 - part.min(TURN as f64)).abs() <= 2.0, "{slice}, not {part}");
+        }
     }
 
     /// Nobody starves within a tenth of a second, nor within four turns of all who wait; one who

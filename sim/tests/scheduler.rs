@@ -892,6 +892,27 @@ fn a_gang_spreads_over_the_caches_as_it_runs() {
     assert!(rate > 1500.0, "{rate} rounds a second");
 }
 
+/// A gang that is larger than a cache, and has few pCPUs elsewhere, stays there: its vCPUs yield to
+/// each other, and none of them waits for so long that another cache takes it. Beside one that is
+/// bound to the pCPUs of the other cache, all of which spin for one that does not run.
+#[test]
+fn a_gang_that_yields_is_seen_from_other_caches() {
+    for pin in ["", "pin = true\n"] {
+        let [machine, small, large] = match pin {
+            "" => ["machine = \"ryzen-16\"\n", "vcpus = 12\n", "vcpus = 16\n"],
+            _ => ["machine = \"cascade-lake-96\"\npcpus = 64\n", "vcpus = 49\n", "vcpus = 64\n"],
+        };
+        let text = format!(
+            "{machine}scheduler = \"scx_baton\"\nseconds = 0.2\nwarmup = 0.3\n\
+             [kvm]\nple-user = true\n\
+             [[vm]]\n{small}{pin}own-cgroup = false\nworkload = \"lock\"\n\
+             [[vm]]\n{large}own-cgroup = false\nworkload = \"lock\"\n"
+        );
+        let out = run(&text);
+        assert!(out.vms.iter().all(|vm| vm.rate > 60_000.0), "{}", out.table());
+    }
+}
+
 /// A host without rivals: a vCPU that a thread of the kernel interrupted was taken to another cache
 /// by a sibling's yield. 0.56 of the work under EEVDF.
 #[test]
