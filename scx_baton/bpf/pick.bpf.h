@@ -509,9 +509,9 @@ static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
 }
 
 /*
- * The first one in the queue of @vm, which has @slot, if it has waited for long. Where the VM is
- * behind its due, and larger than the cache of @cpu, some vCPU or other: those that spin take
- * turns, and none waits for long.
+ * The first one in the queue of @vm, which has @slot, if it has waited for long; of a VM that is
+ * larger than the cache of @cpu, if some vCPU or other has: those that spin take turns, and none
+ * waits for long.
  */
 static struct task_struct *waits_long(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 {
@@ -521,8 +521,7 @@ static struct task_struct *waits_long(const struct vm_ctx *vm, u32 slot, s32 cpu
 
 	if (!t)
 		return NULL;
-	since = vm->nr_vcpus > nr_near(cpu) && vm_behind(vm, vnow) ? vm->queued_since
-								   : t->queued_at;
+	since = vm->nr_vcpus > nr_near(cpu) ? vm->queued_since : t->queued_at;
 	return vtime_before(since + FAR_WAIT_NS, now) ? p : NULL;
 }
 
