@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! scx_baton on the host that QEMU emulates, in real time: a second opinion beside the exact host,
-//! whose tests are in host.rs, and what that one cannot do yet. There a CPU that goes and comes back
-//! misses interrupts, and guests' user mode has no PAUSE-loop exits, as on Intel's CPUs. What is
-//! asserted is order and correctness: emulated time is no measure.
+//! scx_baton on the host that QEMU emulates, in real time: several last-level caches, and CPUs that
+//! go and come back, which miss interrupts on the exact host of host.rs; other machines and kernels,
+//! which boot faster here. What is asserted is order and correctness: emulated time is no measure.
 
 mod script;
 
