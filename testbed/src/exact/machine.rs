@@ -70,8 +70,8 @@ pub struct Machine {
 
 /// What the emulator is started with.
 pub enum Start<'a> {
-    /// Boot from this medium, and be ready to be saved to this directory.
-    Boot { medium: &'a File, save_to: &'a Path },
+    /// Boot from this medium, and be ready to be saved to this directory. The seed is that of RDRAND.
+    Boot { medium: &'a File, save_to: &'a Path, seed: u64 },
     /// Go on where a machine was saved. The directory, the virtual time then, and what RDRAND gives
     /// from here on; where it can be saved again.
     Restore {
@@ -100,9 +100,9 @@ impl Machine {
         command.env_clear();
         command.env("BATON_SOCKET", SOCKET.to_string()).env("BATON_CLOCK", CLOCK.to_string());
         let (medium, time) = match start {
-            Start::Boot { medium, save_to } => {
+            Start::Boot { medium, save_to, seed } => {
                 (&config).write_all(self.config().as_bytes()).context("cannot write a file")?;
-                command.env("BATON_SAVE", save_to).env("BX_RANDOM_SEED", "0");
+                command.env("BATON_SAVE", save_to).env("BX_RANDOM_SEED", seed.to_string());
                 command.args(["-q", "-f", &at(CONFIG)]);
                 (*medium, Duration::ZERO)
             }
