@@ -517,12 +517,22 @@ static struct task_struct *waits_long(const struct vm_ctx *vm, u32 slot, s32 cpu
 {
 	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(vm_dsq(slot));
 	struct task_ctx *t = p ? task_ctx(p) : NULL;
-	u64 since;
+	u64 since, any_since;
+	bool late;
 
 	if (!t)
 		return NULL;
-	since = vm->nr_vcpus > nr_near(cpu) ? vm->queued_since : t->queued_at;
-	return vtime_before(since + FAR_WAIT_NS, now) ? p : NULL;
+	since = t->queued_at;
+	any_since = vm->queued_since;
+	/* As in cpus_for(). */
+	barrier_var(since);
+	barrier_var(any_since);
+	if (vm->nr_vcpus > nr_near(cpu))
+		since = any_since;
+	late = vtime_before(since + FAR_WAIT_NS, now);
+	/* Else the sign masks the pointer. */
+	barrier_var(late);
+	return late ? p : NULL;
 }
 
 /*
