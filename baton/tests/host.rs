@@ -517,7 +517,9 @@ fn a_directed_yield_moves_the_cpu_to_the_sibling() {
     let found = on_host(
         From::Guests,
         r#"
-        bench() { taskset 1 baton bench $1 --vcpus 2 --repetitions 1 --seconds $2 >/tmp/bench 2>&1; }
+        bench() {
+            taskset 1 baton bench $1 --vcpus 2 --repetitions 1 --seconds $2 >/tmp/bench 2>&1
+        }
         bench barrier-pause 5 &
         bench=$!
         sleep 1

@@ -255,7 +255,8 @@ proptest! {
             prop_assert_eq!(slice, 0);
         } else {
             // Integers round down, by less than one a step.
-            let off = 1.0 + f64::from(running.max(1)) * (1.0 + f64::from(weight) / f64::from(against));
+            let step = 1.0 + f64::from(weight) / f64::from(against);
+            let off = 1.0 + f64::from(running.max(1)) * step;
             prop_assert!((slice as f64 - naive).abs() <= off, "{slice}, not {naive}");
         }
     }
@@ -274,7 +275,8 @@ proptest! {
         if slice == 0 {
             prop_assert!(part < 3.0 * MS as f64 + 2.0, "{part}");
         } else {
-            prop_assert!((slice as f64 - part.min(TURN as f64)).abs() <= 2.0, "{slice}, not {part}");
+            let naive = part.min(TURN as f64);
+            prop_assert!((slice as f64 - naive).abs() <= 2.0, "{slice}, not {naive}");
         }
     }
 

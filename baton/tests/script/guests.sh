@@ -104,7 +104,8 @@ baton() {
 # One line of statistics: two seconds. The first line only tells the time since the client came.
 # The lines of the VMs are left out.
 stats() {
-	line=$(timeout 120 scx_baton --monitor 2 2>/dev/null | sed -n '/^\[/{x;s/^/x/;/^xx/{x;p;q};x}')
+	line=$(timeout 120 scx_baton --monitor 2 2>/dev/null |
+		sed -n '/^\[/{x;s/^/x/;/^xx/{x;p;q};x}')
 	[ -n "$line" ] || lost "no statistics in two minutes"
 	echo "$line"
 }

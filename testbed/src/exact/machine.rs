@@ -70,7 +70,7 @@ pub struct Machine {
 
 /// What the emulator is started with.
 pub enum Start<'a> {
-    /// Boot from this medium, and be ready to be saved to this directory. The seed is that of RDRAND.
+    /// Boot from this medium, ready to be saved to this directory; the seed is that of RDRAND.
     Boot { medium: &'a File, save_to: &'a Path, seed: u64 },
     /// Go on where a machine was saved. The directory, the virtual time then, and what RDRAND gives
     /// from here on; where it can be saved again.
