@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The VMs of a host and their vCPU threads, without a BPF program.
+
+use crate::{Host, name};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A process that runs a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vm {
+    pub pid: i32,
+    /// What people call it.
+    pub name: String,
+    /// By KVM's id of each.
+    pub vcpus: Vec<Vcpu>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vcpu {
+    pub id: u32,
+    pub tid: i32,
+}
+
+/// The VMs, by pid. KVM's own list (debugfs, `kvm/PID-FD/vcpuN/pid`, Linux 5.20 and later) needs
+/// root; without it, and for a VM that it has no threads of, threads tell by the names that QEMU
+/// (`debug-threads=on`, as libvirt and Proxmox set it), Firecracker, Cloud Hypervisor, crosvm and
+/// kvmtool give them.
+pub fn vms(host: &Host) -> Vec<Vm> {
+    let mut vcpus = by_debugfs(host);
+    for pid in pids(host, "/proc") {
+        vcpus.entry(pid).or_insert_with(|| by_thread_names(host, pid));
+    }
+    vcpus.retain(|_, threads| !threads.is_empty());
+    let vm = |(pid, vcpus): (i32, BTreeMap<u32, i32>)| Vm {
+        pid,
+        name: name(host, pid),
+        vcpus: vcpus.into_iter().map(|(id, tid)| Vcpu { id, tid }).collect(),
+    };
+    vcpus.into_iter().map(vm).collect()
+}
+
+fn by_debugfs(host: &Host) -> BTreeMap<i32, BTreeMap<u32, i32>> {
+    const DIR: &str = "/sys/kernel/debug/kvm";
+    let mut found: BTreeMap<i32, BTreeMap<u32, i32>> = BTreeMap::new();
+    for vm in host.list(DIR).iter().filter(|entry| entry.contains('-')) {
+        for vcpu in host.list(&format!("{DIR}/{vm}")) {
+            let Some(id) = vcpu.strip_prefix("vcpu").and_then(|id| id.parse().ok()) else {
+                continue;
+            };
+            let Some(tid) = number(host.read(&format!("{DIR}/{vm}/{vcpu}/pid"))) else { continue };
+            // 0: it has not run.
+            let status = host.read(&format!("/proc/{tid}/status")).filter(|_| tid > 0);
+            if let Some(pid) = status.and_then(|status| field(&status, "Tgid:")) {
+                found.entry(pid).or_default().insert(id, tid);
+            }
+        }
+    }
+    found
+}
+
+fn by_thread_names(host: &Host, pid: i32) -> BTreeMap<u32, i32> {
+    let task = format!("/proc/{pid}/task");
+    let vcpu = |tid: i32| {
+        let comm = host.read(&format!("{task}/{tid}/comm"))?;
+        vcpu_of(&comm).map(|id| (id, tid))
+    };
+    pids(host, &task).into_iter().filter_map(vcpu).collect()
+}
+
+/// The vCPU whose thread has this name.
+fn vcpu_of(comm: &str) -> Option<u32> {
+    let qemu = comm.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM"));
+    let others = ["fc_vcpu ", "crosvm_vcpu", "kvm-vcpu-", "vcpu"];
+    let other = || others.iter().find_map(|prefix| comm.strip_prefix(prefix));
+    qemu.or_else(other)?.parse().ok()
+}
+
+fn pids(host: &Host, directory: &str) -> BTreeSet<i32> {
+    host.list(directory).iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+fn number(text: Option<String>) -> Option<i32> {
+    text?.parse().ok()
+}
+
+/// A field of /proc/PID/status.
+fn field(status: &str, key: &str) -> Option<i32> {
+    status.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Result;
+    use std::path::Path;
+
+    fn put(root: &Path, file: &str, text: &str) -> Result<()> {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        fs::write(path, text)
+    }
+
+    #[test]
+    fn kvms_list_and_the_names_of_threads_are_put_together() -> Result<()> {
+        let root = tempfile::tempdir()?;
+        let at = root.path();
+        put(at, "sys/kernel/debug/kvm/exits", "12\n")?;
+        for (vcpu, tid) in [(0, 71), (1, 72), (2, 0)] {
+            let file = format!("sys/kernel/debug/kvm/70-11/vcpu{vcpu}/pid");
+            put(at, &file, &format!("{tid}\n"))?;
+        }
+        put(at, "sys/kernel/debug/kvm/99-11/vcpu0/pid", "99\n")?;
+        for tid in [71, 72] {
+            put(at, &format!("proc/{tid}/status"), "Name:\tx\nTgid:\t70\n")?;
+        }
+        put(at, "proc/70/cmdline", "qemu\0-name\0first\0")?;
+        for (tid, comm) in
+            [(80, "qemu"), (81, "CPU 0/KVM"), (82, "CPU 1/KVM"), (83, "IO iothread1")]
+        {
+            put(at, &format!("proc/80/task/{tid}/comm"), comm)?;
+        }
+        put(at, "proc/80/cmdline", "qemu\0-name\0second\0")?;
+        put(at, "proc/90/task/90/comm", "bash")?;
+        let vcpu = |id, tid| Vcpu { id, tid };
+        let first = Vm { pid: 70, name: "first".into(), vcpus: vec![vcpu(0, 71), vcpu(1, 72)] };
+        let second = Vm { pid: 80, name: "second".into(), vcpus: vec![vcpu(0, 81), vcpu(1, 82)] };
+        assert_eq!(vms(&Host::at(at)), [first, second]);
+        Ok(())
+    }
+
+    #[test]
+    fn threads_are_told_by_name() {
+        let names = ["CPU 12/KVM", "fc_vcpu 3", "vcpu4", "crosvm_vcpu5", "kvm-vcpu-6"];
+        let ids: Vec<_> = names.into_iter().filter_map(vcpu_of).collect();
+        assert_eq!(ids, [12, 3, 4, 5, 6]);
+        for other in ["CPU 0/TCG", "vcpu", "vcpus", "kworker/0:1", ""] {
+            assert_eq!(vcpu_of(other), None, "{other}");
+        }
+    }
+}
