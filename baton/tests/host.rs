@@ -134,6 +134,67 @@ fn finds_vms_and_forgets_them() {
     assert_eq!(found.text("state"), "disabled");
 }
 
+/// The parts are measured apart, at other events: their sum is the time that has passed. What the
+/// kernel says of the same threads agrees, also of a wait that is not over for half a second.
+#[test]
+fn the_time_of_each_vcpu_is_accounted_for() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        echo "30000 100000" >/sys/fs/cgroup/b/cpu.max
+        kernel() { for tid in $(vcpus $1); do cut -d' ' -f1,2 /proc/$tid/schedstat; done; }
+        sum() { kernel $1 | awk '{r += $1; d += $2} END {printf "%d %d", r / 1e6, d / 1e6}'; }
+        told() {
+            timeout 30 scx_baton --monitor 0.2 --totals --vcpus 2>/dev/null |
+                sed -n '/^\[/{x;s/^/x/;/^xx/q;x};p'
+        }
+        a0=$(sum a) b0=$(sum b) before=$(told) a1=$(sum a) b1=$(sum b)
+        work a 3 barrier; work b 3 barrier
+        sleep 2
+        a2=$(sum a) b2=$(sum b) after=$(told) a3=$(sum a) b3=$(sum b)
+        echo "kernel_a=$a0 $a1 $a2 $a3"; echo "kernel_b=$b0 $b1 $b2 $b3"
+        echo "$before" | sed 's/^/before=/'; echo "$after" | sed 's/^/after=/'
+        "#,
+    );
+    let (ran, ready, throttled) = ("ms: ran", "ready", "throttled");
+    for (vm, kernel) in [("a", "kernel_a"), ("b", "kernel_b")] {
+        let line = |when: &str| {
+            let is_its = |l: &&str| l.starts_with(when) && l.contains(&format!(" {vm}: vCPUs"));
+            number_behind(found.out.lines().find(is_its).expect("a line of the VM"))
+        };
+        let (before, after) = (line("before="), line("after="));
+        let grown = |key: &str| after(key) - before(key);
+        let k: Vec<f64> =
+            found.text(kernel).split(' ').map(|word| word.parse().expect("a number")).collect();
+        // The kernel was asked before and after: what it says at first is the least.
+        let range = |i: usize| 0.98 * (k[4 + i] - k[2 + i])..1.02 * (k[6 + i] - k[i]);
+        assert!(range(0).contains(&grown(ran)), "{vm} {:?}: {}", range(0), found.out);
+        let delay = grown(ready) + grown(throttled);
+        assert!(range(1).contains(&delay), "{vm} {:?}: {}", range(1), found.out);
+    }
+    let mut most = [0.0; 5];
+    let lines = found.out.lines().filter(|line| line.contains("%RUN"));
+    for line in lines.clone() {
+        let parts = ["%RUN", "%RDY", "%CSTP", "%MLMTD", "%WAIT"].map(number_behind(line));
+        assert!(parts.iter().all(|part| (-0.1..100.1).contains(part)), "{line}");
+        assert!((parts.iter().sum::<f64>() - 100.0).abs() < 0.3, "{line}");
+        most = std::array::from_fn(|i| parts[i].max(most[i]));
+    }
+    assert_eq!(lines.count(), 2 * 4, "{}", found.out);
+    // The one guest computes, the other has no CPU time; both were idle before.
+    let [run, .., throttled, wait] = most;
+    assert!(run > 20.0 && throttled > 20.0 && wait > 90.0, "{}", found.out);
+}
+
+/// The number that follows a name on a line of statistics.
+fn number_behind(line: &str) -> impl Fn(&str) -> f64 {
+    move |name| {
+        let number = line.split(&format!("{name} ")).nth(1).and_then(|l| l.split(' ').next());
+        let number = number.unwrap_or_else(|| panic!("no {name} in: {line}"));
+        number.parse().unwrap_or_else(|_| panic!("{name} is {number} in: {line}"))
+    }
+}
+
 #[test]
 fn weights_share_the_cpus() {
     let found = on_host(

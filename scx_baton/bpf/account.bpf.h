@@ -67,6 +67,8 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 		__sync_fetch_and_add(&vm->seen_costop, busy);
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy);
+	t->times.ready_ns += waited;
+	t->times.costop_ns += busy;
 	__sync_fetch_and_sub(&vm->nr_queued, 1);
 	count_add(COUNT_WAITING, -1);
 	return 0;
@@ -153,6 +155,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	}
 	t->vtime += weighted(ran, t->weight);
 	t->outside_ns += ran;
+	t->times.ran_ns += ran;
 	__sync_fetch_and_add(&vm->times.ran_ns, ran);
 	if (t->boosted == BOOST_SIBLING) {
 		stat_add(STAT_BOOST_NS, ran);

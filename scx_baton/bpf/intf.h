@@ -58,6 +58,25 @@ struct vm_times {
 	u64 useless; /* those after which it spun again at once */
 };
 
+/* Where the time of one vCPU went since its thread became one, summed up where each part ends. */
+struct vcpu_times {
+	u64 ran_ns;
+	u64 ready_ns; /* waited for a pCPU */
+	u64 costop_ns; /* of that, while a sibling ran */
+	u64 throttled_ns; /* waited for CPU time by cpu.max */
+};
+
+/* What the loader asks of a vCPU's thread, and is told. */
+struct vcpu_report {
+	s32 pid; /* asked: the thread */
+	s32 cpu; /* told: where it runs, or ran last */
+	u32 slot; /* of its VM */
+	u32 vcpu_id;
+	u64 age_ns; /* since its thread became a vCPU */
+	struct vcpu_times times;
+	struct vcpu_times open; /* what is not over yet, up to now */
+};
+
 /* Of HLTs; bucket i counts those of 2^i ns and more, below 2^(i+1). */
 struct halt_times {
 	u64 lengths[HALT_BUCKETS]; /* from HLT until the guest goes on, a sleep's end included */
@@ -161,7 +180,7 @@ struct task_ctx {
 	u64 outside_ns; /* a vCPU: CPU time since it is known to have been in its guest */
 	u64 exits; /* from its guest, when KVM took it in hand last */
 	u64 slept_at; /* ns; 0: not since it halted */
-	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max */
+	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max; 0: it does not */
 	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one */
 	u32 run_vm; /* for whom it was started */
 	u32 weight; /* as a VM's; a vCPU: inside its VM */
@@ -171,6 +190,8 @@ struct task_ctx {
 	u32 spinning; /* in kvm_vcpu_on_spin() */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
+	u64 vcpu_since; /* ns; when it became a vCPU of its VM */
+	struct vcpu_times times; /* since then */
 };
 
 enum boost {

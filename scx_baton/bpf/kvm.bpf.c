@@ -9,6 +9,7 @@
 #include "owing.bpf.h"
 #include "polling.bpf.h"
 #include "state.bpf.h"
+#include "times.bpf.h"
 
 /* arch/x86/include/asm/apicdef.h */
 #define APIC_DM_INIT 0x500
@@ -113,6 +114,8 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	t->weight_gen = 0;
 	t->wait_for = 0;
 	t->vcpu_id = vcpu->vcpu_id;
+	t->vcpu_since = scx_bpf_now();
+	__builtin_memset(&t->times, 0, sizeof(t->times));
 	new.pid = p->pid;
 	key = vcpu_key(slot, t->vcpu_id);
 	bpf_map_update_elem(&vcpus, &key, &new, BPF_ANY);

@@ -10,6 +10,18 @@
 /* Tasks at the head of a queue that are looked at before one of them runs. */
 #define MAX_PARK_WALK 8
 
+/* @t, a vCPU of @vm or a host task, has waited for CPU time until @now. */
+static void unparked(struct task_ctx *t, struct vm_ctx *vm, u64 now)
+{
+	u64 waited = now - t->parked_at;
+
+	t->parked_at = 0;
+	if (!vm)
+		return;
+	t->times.throttled_ns += waited;
+	__sync_fetch_and_add(&vm->times.throttled_ns, waited);
+}
+
 /* @p becomes runnable, but not before @release. */
 static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now, u64 enq_flags)
 {

@@ -519,8 +519,7 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
 					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
 			continue;
-		if (vm)
-			__sync_fetch_and_add(&vm->times.throttled_ns, now - t->parked_at);
+		unparked(t, vm, now);
 		join_queue(p, t, vm, now);
 		/* Another pCPU may have been faster. */
 		if (scx_bpf_task_running(p))
@@ -561,6 +560,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (is_kept(t))
 		share_near(t, (t->queued_llc & ~KEPT_NEAR) - 1, t->queued_vm);
 	refresh_weight(p, t, vm, now);
+	/* As above, out of the queue of those without CPU time. */
+	if (t->parked_at)
+		unparked(t, vm, now);
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		wake(t, vm, now);
 	release = throttled_until(t, now);

@@ -2,8 +2,9 @@
 //! The KVM probes: a second BPF object on the scheduler's maps, attached when KVM is
 //! there and gone before KVM goes.
 
-use anyhow::{Context, Result, anyhow};
-use libbpf_rs::{Link, MapCore, Object, ObjectBuilder};
+use crate::bpf_intf::vcpu_report;
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::{Link, MapCore, Object, ObjectBuilder, ProgramInput, ProgramType};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -49,6 +50,28 @@ impl Probes {
         Ok(Self { ipis: Vec::new(), _links: links, object })
     }
 
+    /// What a thread's vCPU has done until now. `None`: it is none, or has ended.
+    ///
+    /// Errors: the kernel refuses to run the BPF program.
+    pub fn report(&self, pid: i32) -> Result<Option<vcpu_report>> {
+        let program = self.object.progs_mut().find(|program| program.name() == "baton_report");
+        let program = program.context("the KVM probes have no baton_report")?;
+        // SAFETY: integers, for which 0 is a value.
+        let mut report = vcpu_report { pid, ..unsafe { std::mem::zeroed() } };
+        // SAFETY: integers without padding between them, which stay borrowed as long as the bytes.
+        let bytes = unsafe {
+            let first = (&raw mut report).cast::<u8>();
+            std::slice::from_raw_parts_mut(first, size_of::<vcpu_report>())
+        };
+        let input = ProgramInput { context_in: Some(bytes), ..ProgramInput::default() };
+        let answer = program.test_run(input).context("cannot ask for a vCPU's times")?;
+        match answer.return_value {
+            0 => Ok(Some(report)),
+            1 => Ok(None),
+            other => bail!("baton_report returned {other}"),
+        }
+    }
+
     /// Follow IPIs, or no longer. On x86 alone: the local APIC's tracepoints tell of them.
     pub fn follow_ipis(&mut self, follow: bool) -> Result<()> {
         match (follow && cfg!(target_arch = "x86_64"), self.ipis.is_empty()) {
@@ -64,6 +87,7 @@ impl Probes {
 fn attach(object: &Object, of_ipis: bool) -> Result<Vec<Link>> {
     object
         .progs_mut()
+        .filter(|program| program.prog_type() != ProgramType::Syscall)
         .filter(|program| program.name().to_string_lossy().ends_with("accept_irq") == of_ipis)
         .map(|program| {
             let name = program.name().to_string_lossy().into_owned();

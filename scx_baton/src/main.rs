@@ -5,11 +5,15 @@
 mod bpf_intf;
 mod bpf_skel;
 mod kvm;
+mod names;
 mod polling;
 mod quotas;
+mod records;
 mod refuse;
 mod restarts;
 mod stats;
+mod vcpus;
+mod vms;
 mod waits;
 
 use anyhow::{Context, Result, bail};
@@ -18,9 +22,10 @@ use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
 use clap::Parser;
 use crossbeam::channel::select;
+use libbpf_rs::OpenObject;
 use libbpf_rs::skel::Skel;
-use libbpf_rs::{MapCore, MapFlags, OpenObject};
 use log::info;
+use names::Names;
 use polling::{HaltPoll, Polling};
 use restarts::Restarts;
 use scx_stats::prelude::*;
@@ -30,7 +35,7 @@ use scx_utils::{
     build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
 };
 use scx_utils::{uei_exited, uei_read};
-use stats::{Metrics, VmMetrics};
+use stats::Metrics;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::process::ExitCode;
@@ -80,6 +85,19 @@ struct Opts {
     /// not launched.
     #[clap(long, value_parser = interval)]
     monitor: Option<Duration>,
+
+    /// With --stats or --monitor: what was counted since the scheduler began, not since the line
+    /// before.
+    #[clap(long)]
+    totals: bool,
+
+    /// With --stats or --monitor: a line for each vCPU, too: where its time went, in percent.
+    ///
+    /// %RUN it ran; %RDY it waited for a pCPU while no sibling ran; %CSTP it waited for one while a
+    /// sibling ran (co-stop); %MLMTD it waited for CPU time by cpu.max; %WAIT the rest: it was
+    /// halted, or its thread worked for the VMM. They are 100 together.
+    #[clap(long)]
+    vcpus: bool,
 
     /// Whom a spinning vCPU gives its CPU to: of ipi and kvm the first that applies, in this order.
     ///
@@ -159,6 +177,8 @@ struct Scheduler<'a> {
     /// The kernel tells of `cpu.max`.
     told_of_quotas: bool,
     quotas: quotas::Watch,
+    names: Names,
+    began: Instant,
     halt_poll: Option<(HaltPoll, f64)>,
     pcpus: usize,
     polling: Option<Polling>,
@@ -242,6 +262,8 @@ impl<'a> Scheduler<'a> {
             wants_ipis,
             told_of_quotas,
             quotas: quotas::Watch::default(),
+            names: Names::default(),
+            began: Instant::now(),
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
             polling: None,
@@ -270,53 +292,6 @@ impl<'a> Scheduler<'a> {
             _ => {}
         }
         Ok(())
-    }
-
-    fn metrics(&self) -> Result<Metrics> {
-        let mut sum = baton_stats { count: [0; baton_stat_BATON_NR_STATS as usize] };
-        let zero = 0u32.to_ne_bytes();
-        let per_cpu = self.skel.maps.stats.lookup_percpu(&zero, MapFlags::ANY)?;
-        for bytes in per_cpu.iter().flatten() {
-            for (total, word) in sum.count.iter_mut().zip(bytes.chunks_exact(8)) {
-                *total += u64::from_ne_bytes(word.try_into()?);
-            }
-        }
-        let name = |(slot, vm): &(u32, vm_ctx)| {
-            // A slot's next VM is another one, also of the same process.
-            let key = format!("{}.{slot}.{}", vm.tgid, vm.gen_);
-            (key, VmMetrics::new(vm, process_name(vm.tgid)))
-        };
-        Ok(Metrics::new(&sum, self.vms()?.iter().map(name).collect()))
-    }
-
-    /// All VMs, by slot.
-    fn vms(&self) -> Result<Vec<(u32, vm_ctx)>> {
-        let mut vms = Vec::new();
-        for slot in 1..self.count(baton_count_COUNT_SLOTS_END)? as u32 {
-            let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
-                continue;
-            };
-            if bytes.len() < size_of::<vm_ctx>() {
-                bail!("a VM's record has {} bytes, {} expected", bytes.len(), size_of::<vm_ctx>());
-            }
-            // SAFETY: plain integers of the layout that bindgen read from intf.h; the length
-            // was checked, and read_unaligned() asks for no alignment.
-            let vm = unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() };
-            if vm.kvm > VM_DYING.into() {
-                vms.push((slot, vm));
-            }
-        }
-        Ok(vms)
-    }
-
-    fn count(&self, which: u32) -> Result<u64> {
-        match self.skel.maps.counts.lookup(&which.to_ne_bytes(), MapFlags::ANY)? {
-            Some(bytes) => {
-                let n = bytes.first_chunk().context("a count has less than 8 bytes")?;
-                Ok(u64::from_ne_bytes(*n))
-            }
-            None => Ok(0),
-        }
     }
 
     /// Says once what it does without for those that are too many.
@@ -419,12 +394,6 @@ fn ended(kind: i32, uei: UserExitInfo) -> Result<Option<String>> {
     }
 }
 
-/// As `ps` shows it; empty if the process is gone.
-fn process_name(tgid: i32) -> String {
-    let comm = std::fs::read_to_string(format!("/proc/{tgid}/comm")).unwrap_or_default();
-    comm.trim_end().to_owned()
-}
-
 /// What to do about an exit that the scheduler itself asked for.
 fn remedy(uei: &UserExitInfo) -> Result<()> {
     match uei.exit_code() {
@@ -460,14 +429,15 @@ fn run(opts: Opts) -> Result<()> {
     ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
         .context("cannot handle Ctrl-C")?;
 
+    let wanted = stats::Wanted { totals: opts.totals, vcpus: opts.vcpus };
     if let Some(interval) = opts.monitor {
-        return stats::monitor(interval, shutdown);
+        return stats::monitor(interval, wanted, shutdown);
     }
     refuse::unfit_host()?;
     if let Some(interval) = opts.stats {
         let shutdown = shutdown.clone();
         std::thread::spawn(move || {
-            if let Err(e) = stats::monitor(interval, shutdown) {
+            if let Err(e) = stats::monitor(interval, wanted, shutdown) {
                 log::warn!("statistics stopped: {e:#}");
             }
         });

@@ -2,6 +2,8 @@
 //! The counters, as scx_stats shows them.
 
 use crate::bpf_intf::*;
+use crate::vcpus::VcpuMetrics;
+use crate::vms::VmMetrics;
 use anyhow::Result;
 use scx_stats::prelude::*;
 use scx_stats_derive::{Stats, stat_doc};
@@ -12,158 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where the time of a VM's vCPUs went, in milliseconds of all its vCPUs together.
-#[stat_doc]
-#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
-#[stat(_om_prefix = "vm_", _om_label = "vm")]
-pub struct VmMetrics {
-    #[stat(desc = "Name of the process that runs the VM")]
-    pub name: String,
-    #[stat(desc = "vCPUs that have run")]
-    pub vcpus: u64,
-    #[stat(desc = "Weight of its cgroup")]
-    pub weight: u64,
-    #[stat(desc = "1: its vCPUs wait by halting and run apart")]
-    pub spread: u64,
-    #[stat(desc = "Time running")]
-    pub ran_ms: f64,
-    #[stat(desc = "Time waiting for a pCPU")]
-    pub ready_ms: f64,
-    #[stat(desc = "Time waiting for CPU time by cpu.max")]
-    pub throttled_ms: f64,
-    #[stat(desc = "Time waiting for a pCPU while a sibling ran (co-stop)")]
-    pub costop_ms: f64,
-    #[stat(desc = "Time from one PAUSE exit to the next one at once")]
-    pub spin_ms: f64,
-    #[stat(desc = "Time running on the slices of spinners, or of siblings that lent their CPU")]
-    pub boost_ms: f64,
-    #[stat(desc = "Time from being sent an IPI, while not running, until running")]
-    pub ipi_wait_ms: f64,
-    #[stat(desc = "PAUSE exits")]
-    pub spins: u64,
-    #[stat(desc = "HLT exits")]
-    pub halts: u64,
-    #[stat(desc = "HLTs that ended while KVM polled")]
-    pub polled: u64,
-    #[stat(desc = "HLTs after which the vCPU's thread slept")]
-    pub slept: u64,
-    #[stat(desc = "Time polled until HLTs ended")]
-    pub poll_ms: f64,
-    #[stat(desc = "Time polled in vain, until the vCPU's thread slept")]
-    pub vain_poll_ms: f64,
-    #[stat(desc = "Median time from being woken until running, in microseconds; a power of two")]
-    pub wakeup_us: f64,
-    #[stat(desc = "Who decides on polling at HLT: the host, the VMM or the guest")]
-    pub poll_by: String,
-    #[stat(desc = "Yields by spinners that were carried out")]
-    pub boosts: u64,
-    #[stat(desc = "Boosts after which the spinner went on")]
-    pub useful: u64,
-    #[stat(desc = "Boosts after which the spinner spun again within 200 µs of CPU time")]
-    pub useless: u64,
-}
-
-impl VmMetrics {
-    /// Of a VM's record, since it was first seen.
-    pub fn new(vm: &vm_ctx, name: String) -> Self {
-        let t = &vm.times;
-        let ms = |ns: u64| ns as f64 / 1e6;
-        Self {
-            name,
-            vcpus: vm.nr_vcpus.max(0) as u64,
-            weight: vm.weight.into(),
-            spread: vm.spread.into(),
-            ran_ms: ms(t.ran_ns),
-            ready_ms: ms(t.ready_ns),
-            throttled_ms: ms(t.throttled_ns),
-            costop_ms: ms(t.costop_ns),
-            spin_ms: ms(t.spin_ns),
-            boost_ms: ms(t.boost_ns),
-            ipi_wait_ms: ms(t.owed_ns),
-            spins: t.spins,
-            halts: t.halts,
-            polled: vm.halt.polled,
-            slept: vm.halt.slept,
-            poll_ms: ms(vm.halt.polled_ns),
-            vain_poll_ms: ms(vm.halt.vain_ns),
-            wakeup_us: median_us(&vm.halt.wakeups),
-            poll_by: match (vm.own_limit, vm.guest_polls) {
-                (0, 0) => "host",
-                (_, 0) => "VMM",
-                _ => "guest",
-            }
-            .into(),
-            boosts: t.boosts,
-            useful: t.useful,
-            useless: t.useless,
-        }
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            ran_ms: self.ran_ms - before.ran_ms,
-            ready_ms: self.ready_ms - before.ready_ms,
-            throttled_ms: self.throttled_ms - before.throttled_ms,
-            costop_ms: self.costop_ms - before.costop_ms,
-            spin_ms: self.spin_ms - before.spin_ms,
-            boost_ms: self.boost_ms - before.boost_ms,
-            ipi_wait_ms: self.ipi_wait_ms - before.ipi_wait_ms,
-            spins: self.spins.saturating_sub(before.spins),
-            halts: self.halts.saturating_sub(before.halts),
-            polled: self.polled.saturating_sub(before.polled),
-            slept: self.slept.saturating_sub(before.slept),
-            poll_ms: self.poll_ms - before.poll_ms,
-            vain_poll_ms: self.vain_poll_ms - before.vain_poll_ms,
-            boosts: self.boosts.saturating_sub(before.boosts),
-            useful: self.useful.saturating_sub(before.useful),
-            useless: self.useless.saturating_sub(before.useless),
-            ..self.clone()
-        }
-    }
-
-    fn print(&self, key: &str, out: &mut impl Write) -> Result<()> {
-        writeln!(
-            out,
-            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} throttled {:.0} co-stop {:.0} spinning {:.0} \
-             boosted {:.1} waiting for IPI {:.1} | spins {} boosts {} useful {} useless {} | \
-             halts {} polled {} ({:.1} ms) slept {} (after {:.1} ms), wake-up {:.0} µs, polling by {}",
-            self.name,
-            self.vcpus,
-            self.weight,
-            if self.spread > 0 { " spread" } else { "" },
-            self.ran_ms,
-            self.ready_ms,
-            self.throttled_ms,
-            self.costop_ms,
-            self.spin_ms,
-            self.boost_ms,
-            self.ipi_wait_ms,
-            self.spins,
-            self.boosts,
-            self.useful,
-            self.useless,
-            self.halts,
-            self.polled,
-            self.poll_ms,
-            self.slept,
-            self.vain_poll_ms,
-            self.wakeup_us,
-            self.poll_by
-        )?;
-        Ok(())
-    }
-}
-
-/// Of a histogram whose bucket i begins with 2^i ns, the bucket of the median; 0 without any.
-fn median_us(buckets: &[u64]) -> f64 {
-    let half = buckets.iter().sum::<u64>().div_ceil(2);
-    let mut seen = 0;
-    let at = buckets.iter().position(|n| {
-        seen += n;
-        seen >= half && half > 0
-    });
-    at.map_or(0.0, |bucket| (1u64 << bucket) as f64 / 1e3)
-}
+/// The argument of a request that asks for vCPUs.
+const VCPUS: &str = "vcpus";
 
 /// VMs that `--stats` shows: those that ran most. The statistics server has them all.
 const MOST_SHOWN: usize = 16;
@@ -172,6 +24,8 @@ const MOST_SHOWN: usize = 16;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
 #[stat(top)]
 pub struct Metrics {
+    #[stat(desc = "Seconds in which this was counted")]
+    pub counted_s: f64,
     #[stat(desc = "VMs that exist")]
     pub vms: u64,
     #[stat(desc = "vCPUs of these VMs that have run")]
@@ -228,9 +82,10 @@ pub struct Metrics {
 
 impl Metrics {
     /// From the sum of the per-CPU counters, and the VMs that there are now.
-    pub fn new(s: &baton_stats, by_vm: BTreeMap<String, VmMetrics>) -> Self {
+    pub fn new(s: &baton_stats, counted: Duration, by_vm: BTreeMap<String, VmMetrics>) -> Self {
         let count = |stat: baton_stat| s.count[stat as usize];
         Self {
+            counted_s: counted.as_secs_f64(),
             vms: by_vm.len() as u64,
             vcpus: by_vm.values().map(|vm| vm.vcpus).sum(),
             spread: by_vm.values().filter(|vm| vm.spread > 0).count() as u64,
@@ -261,6 +116,7 @@ impl Metrics {
     /// What happened since `before`; the numbers of VMs and vCPUs are those of now.
     fn since(&self, before: &Self) -> Self {
         Self {
+            counted_s: self.counted_s - before.counted_s,
             vms: self.vms,
             vcpus: self.vcpus,
             spread: self.spread,
@@ -293,6 +149,14 @@ impl Metrics {
                 })
                 .collect(),
         }
+    }
+
+    /// Without the vCPUs, unless a client asks for them.
+    fn shown(mut self, args: &BTreeMap<String, String>) -> Self {
+        if !args.contains_key(VCPUS) {
+            self.by_vm.values_mut().for_each(|vm| vm.by_vcpu.clear());
+        }
+        self
     }
 
     fn print(&self, out: &mut impl Write) -> Result<()> {
@@ -338,30 +202,52 @@ impl Metrics {
     }
 }
 
-/// The server's side: each client gets what happened since its last request.
+/// The server's side: each client gets what happened since its last request ("top"), or since the
+/// scheduler began ("totals").
 pub fn server_data() -> StatsServerData<(), Metrics> {
     let open: Box<dyn StatsOpener<(), Metrics>> = Box::new(move |(req_ch, res_ch)| {
         req_ch.send(())?;
         let mut before = res_ch.recv()?;
-        let read: Box<dyn StatsReader<(), Metrics>> = Box::new(move |_args, (req_ch, res_ch)| {
+        let read: Box<dyn StatsReader<(), Metrics>> = Box::new(move |args, (req_ch, res_ch)| {
             req_ch.send(())?;
             let now = res_ch.recv()?;
             let since = now.since(&before);
             before = now;
-            since.to_json()
+            since.shown(args).to_json()
+        });
+        Ok(read)
+    });
+    let totals: Box<dyn StatsOpener<(), Metrics>> = Box::new(move |_| {
+        let read: Box<dyn StatsReader<(), Metrics>> = Box::new(move |args, (req_ch, res_ch)| {
+            req_ch.send(())?;
+            res_ch.recv()?.shown(args).to_json()
         });
         Ok(read)
     });
     StatsServerData::new()
         .add_meta(Metrics::meta())
         .add_meta(VmMetrics::meta())
+        .add_meta(VcpuMetrics::meta())
         .add_ops("top", StatsOps { open, close: None })
+        .add_ops("totals", StatsOps { open: totals, close: None })
 }
 
-/// The client's side: print a line every `interval` until `shutdown`.
-pub fn monitor(interval: Duration, shutdown: Arc<AtomicBool>) -> Result<()> {
+/// What the client's side asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Since the scheduler began, not since the line before.
+    pub totals: bool,
+    /// Each vCPU, too.
+    pub vcpus: bool,
+}
+
+/// The client's side: print lines every `interval` until `shutdown`.
+pub fn monitor(interval: Duration, wanted: Wanted, shutdown: Arc<AtomicBool>) -> Result<()> {
+    let argument = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let totals = wanted.totals.then(|| argument("target", "totals"));
+    let arguments = totals.into_iter().chain(wanted.vcpus.then(|| argument(VCPUS, "1")));
     scx_utils::monitor_stats::<Metrics>(
-        &[],
+        &arguments.collect::<Vec<_>>(),
         interval,
         || shutdown.load(Ordering::Relaxed),
         |m| m.print(&mut std::io::stdout()),
