@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The screen as it lives: keys, samples, and the terminal given back as it was.
+
+use crate::rates::Rates;
+use crate::sample::Sample;
+use crate::screen::{Shown, draw};
+use crate::view::{Action, View};
+use crate::{Watch, only};
+use anyhow::{Context, Result};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use std::time::{Duration, Instant};
+
+/// The first figures are of so long.
+const FIRST: Duration = Duration::from_millis(250);
+
+/// Signals are looked for so often.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Errors: no such VM, a terminal that cannot be used.
+pub fn screen(delay: Duration, vm: Option<&str>, watch: &mut Watch, view: &mut View) -> Result<()> {
+    let Some(before) = watch.next(true) else { return Ok(()) };
+    if let Some(name) = vm {
+        only(name, view, &before)?;
+    }
+    let mut terminal =
+        ratatui::try_init().context("cannot use this terminal: --batch needs none")?;
+    let result = Screen::new(delay, before).follow(&mut terminal, watch, view);
+    ratatui::restore();
+    result
+}
+
+struct Screen {
+    delay: Duration,
+    now: Sample,
+    rates: Rates,
+    message: Option<String>,
+    colors: bool,
+}
+
+impl Screen {
+    fn new(delay: Duration, now: Sample) -> Screen {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb" || term == "vt100");
+        let colors = !is_set("NO_COLOR") && !is_dumb;
+        Screen { delay, now, rates: Rates::default(), message: None, colors }
+    }
+
+    fn follow(
+        mut self,
+        terminal: &mut DefaultTerminal,
+        watch: &mut Watch,
+        view: &mut View,
+    ) -> Result<()> {
+        let mut next = Instant::now() + FIRST.min(self.delay);
+        while !watch.is_over() {
+            if Instant::now() >= next && !view.paused {
+                next = Instant::now() + self.delay;
+                self.take(watch, view);
+            }
+            self.draw(terminal, view)?;
+            let wait = next.saturating_duration_since(Instant::now());
+            let wait = if view.paused { LOOK } else { wait.min(LOOK) };
+            if !event::poll(wait)? {
+                continue;
+            }
+            match self.react(&event::read()?, watch, view) {
+                Action::Quit => break,
+                Action::Write | Action::Draw => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, watch: &mut Watch, view: &View) {
+        match watch.next(!view.opened.is_empty()) {
+            Some(sample) => {
+                self.rates = Rates::between(&self.now, &sample);
+                self.now = sample;
+                self.message = None;
+            }
+            None => self.message = Some("the recording has ended: q quits".to_owned()),
+        }
+    }
+
+    fn react(&mut self, event: &Event, watch: &Watch, view: &mut View) -> Action {
+        let Event::Key(key) = event else { return Action::Draw };
+        if key.kind == KeyEventKind::Release {
+            return Action::Draw;
+        }
+        let action = view.key(*key, &self.rates);
+        self.message = (action == Action::Write).then(|| match (&watch.write, watch.finish()) {
+            (None, _) => "nothing to write to: start it with --write FILE".to_owned(),
+            (_, Ok(())) => "written".to_owned(),
+            (_, Err(why)) => format!("{why:#}"),
+        });
+        action
+    }
+
+    fn draw(&self, terminal: &mut DefaultTerminal, view: &View) -> Result<()> {
+        let shown = Shown {
+            now: &self.now,
+            rates: &self.rates,
+            view,
+            delay: self.delay.as_secs_f64(),
+            colors: self.colors,
+            message: self.message.as_deref(),
+        };
+        terminal.draw(|frame| draw(frame, &shown)).map(drop).context("cannot draw")
+    }
+}
