@@ -1,31 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What scx_baton has left on a host, and putting it right.
+//! What on this host stops Baton or costs its VMs, and what mends it.
 
-use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use baton_doctor::report::{self, Report};
+use baton_doctor::{Finding, Scene, find, fix};
 use baton_haltpoll::{STATE, restore_left};
 use baton_output::{note, say};
 use clap::Args;
 
-/// What scx_baton has left on this host, and putting it right.
+/// What on this host stops Baton or costs its VMs, and what mends it.
 #[derive(Args, Debug)]
+#[group(multiple = false)]
 #[command(after_help = "\
-Without options it only looks, and needs no root. --restore does: it writes halt_poll_ns and \
-halt_poll_ns_grow_start of the module kvm, as a killed 'scx_baton --halt-poll' found them.\n\n\
-Exit status: 0, whatever was found; 1 if it could not be put back, after a line that says why.")]
+Without options it looks at the host and its VMs, and tells what it found: what keeps scx_baton \
+from starting first, each with its evidence, cost and remedy. It changes nothing without --fix \
+and --restore; those need root, and so does seeing all. docs/doctor.md has the table.\n\n\
+Exit status: 0 nothing found but notes, or done; 1 something costs, or --fix or --restore failed, \
+after a line that says why; 2 something keeps scx_baton from starting; 64 wrong options; 74 \
+nothing worse was found, but not all could be read.")]
 pub struct Doctor {
-    /// Put back KVM's parameters that an scx_baton which was killed has left changed
+    /// All that it looks for
+    #[arg(long)]
+    list: bool,
+
+    /// What was found, for programs
+    #[arg(long)]
+    json: bool,
+
+    /// What a finding is, how it is seen, and what mends it
+    #[arg(long, value_name = "ID", value_parser = finding)]
+    explain: Option<&'static Finding>,
+
+    /// Mend it by writing to files of the kernel, until the next boot; tells what it writes
+    #[arg(long, value_name = "ID", value_parser = finding)]
+    fix: Option<&'static Finding>,
+
+    /// Put back what --fix has changed, and KVM's parameters that an scx_baton which was killed has
+    /// left changed
     #[arg(long)]
     restore: bool,
 }
 
-const OPS: &str = "/sys/kernel/sched_ext/root/ops";
+/// The exit status of wrong options: 2 is taken.
+pub const WRONG: u8 = 64;
+
+fn finding(id: &str) -> Result<&'static Finding, String> {
+    find(id).ok_or_else(|| "no such finding: 'baton doctor --list' has all".into())
+}
 
 pub fn main(doctor: &Doctor) -> i32 {
-    match run(doctor).and_then(|words| say(&format!("{words}\n"))) {
-        Ok(()) => 0,
+    match run(doctor) {
+        Ok(status) => status,
         Err(error) => {
             note(&format!("baton doctor: {error:#}"));
             1
@@ -33,25 +61,52 @@ pub fn main(doctor: &Doctor) -> i32 {
     }
 }
 
-fn run(doctor: &Doctor) -> Result<String> {
-    let left = Path::new(STATE).exists();
-    let runs = fs::read_to_string(OPS).is_ok_and(|ops| ops.starts_with("baton"));
-    if runs && left && doctor.restore {
+fn run(doctor: &Doctor) -> Result<i32> {
+    if doctor.list {
+        say(&report::list())?;
+    } else if let Some(finding) = doctor.explain {
+        say(&report::explain(finding, width()))?;
+    } else if let Some(finding) = doctor.fix {
+        mend(finding)?;
+    } else if doctor.restore {
+        restore()?;
+    } else {
+        let report = Report::of(&Scene::here());
+        if doctor.json {
+            say(&format!("{:#}\n", report.json()))?;
+        } else {
+            say(&report.text(width()))?;
+        }
+        return Ok(report.status());
+    }
+    Ok(0)
+}
+
+/// Of a terminal; what is no terminal gets whole lines.
+fn width() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(terminal_size::terminal_size)?;
+    size.map(|(columns, _)| usize::from(columns.0))
+}
+
+fn mend(finding: &'static Finding) -> Result<()> {
+    let lines = fix::apply(&Scene::here(), finding)?;
+    if lines.is_empty() {
+        return say(&format!("{}: not found on this host, nothing to mend\n", finding.id));
+    }
+    say(&format!("{}\n'baton doctor --restore' takes it back\n", lines.join("\n")))
+}
+
+fn restore() -> Result<()> {
+    let scene = Scene::here();
+    if scene.baton_runs() && Path::new(STATE).exists() {
         bail!("scx_baton runs, and puts KVM's parameters back when it ends: stop it instead");
     }
-    if doctor.restore {
-        return Ok(match restore_left()? {
-            Some(ns) => format!("halt_poll_ns is {ns} again"),
-            None => "nothing to put back".into(),
-        });
+    // The killed scx_baton may have come after a --fix: what it found is put back first.
+    let polling = restore_left()?.map(|ns| format!("halt_poll_ns is {ns} again"));
+    let mut lines: Vec<String> = polling.into_iter().collect();
+    lines.extend(fix::undo(&scene.host)?);
+    if lines.is_empty() {
+        lines.push("nothing to put back".into());
     }
-    let words = match (runs, left) {
-        (true, true) => "scx_baton runs, and is in charge of KVM's polling at HLT",
-        (true, false) => "scx_baton runs; KVM's parameters are as it found them",
-        (false, true) => {
-            "an scx_baton that was killed has left KVM's parameters changed: baton doctor --restore"
-        }
-        (false, false) => "scx_baton does not run, and has left nothing behind",
-    };
-    Ok(words.into())
+    say(&format!("{}\n", lines.join("\n")))
 }

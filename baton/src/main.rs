@@ -15,6 +15,7 @@ mod sim;
 mod table;
 mod testbed;
 
+use std::env;
 use std::process::ExitCode;
 
 use baton_output::options;
@@ -36,11 +37,12 @@ Where to begin:
   sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
 
 Root: 'bench --schedulers' (which puts other schedulers in charge of the host while it measures), \
-'doctor --restore' (which writes KVM's parameters); nothing else changes this host beyond its \
-output files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
+'doctor --fix' and 'doctor --restore' (which write the kernel's parameters); nothing else changes \
+this host beyond its output files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else \
+~/.cache/baton).
 
 Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
-Ctrl-C. 'testbed' has its own.";
+Ctrl-C. 'doctor' and 'testbed' have their own.";
 
 #[derive(Subcommand)]
 enum Tool {
@@ -51,16 +53,22 @@ enum Tool {
     /// Simulate a KVM host of any size, under scx_baton's own source or the kernel's schedulers
     #[command(subcommand)]
     Sim(sim::Sim),
-    /// What scx_baton has left on this host, and putting it right
+    /// What on this host stops Baton or costs its VMs, and what mends it
     Doctor(doctor::Doctor),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
 }
 
+/// Of wrong options, as clap has it.
+const WRONG: u8 = 2;
+
 fn main() -> ExitCode {
     let cli: Cli = match options() {
         Ok(cli) => cli,
+        Err(WRONG) if env::args_os().nth(1).is_some_and(|tool| tool == "doctor") => {
+            return ExitCode::from(doctor::WRONG);
+        }
         Err(status) => return ExitCode::from(status),
     };
     let status = match cli.tool {

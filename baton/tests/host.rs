@@ -437,7 +437,7 @@ fn polling_is_restored() {
         baton --halt-poll off
         echo "off=$(cat $poll)"
         gone
-        echo "killed=$(cat $poll) $(command baton doctor)"
+        echo "killed=$(cat $poll) $(command baton doctor | sed -n 's/.*\(an scx_baton\)/\1/p')"
         baton --halt-poll 50000
         echo "set=$(cat $poll)"
         gone

@@ -50,7 +50,7 @@ fn standard_output_that_cannot_be_written_is_an_error_of_every_command() {
         &["sim", "fuzz", "--show"],
         &run_short,
         &["bench", "list"],
-        &["doctor"],
+        &["doctor", "--list"],
     ];
     for words in commands {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
