@@ -18,7 +18,7 @@ mod testbed;
 use std::env;
 use std::process::ExitCode;
 
-use baton_output::options;
+use baton_output::{note, options};
 use clap::{Parser, Subcommand};
 
 /// Tools around scx_baton, the scheduler for KVM hosts with more vCPUs than CPUs.
@@ -33,7 +33,9 @@ const HELP: &str = "\
 Where to begin:
   baton demo --quick                     see it: some minutes, on any Debian machine, no KVM needed
   baton sim compare two-barriers --vary scheduler=eevdf,scx_baton        seconds, simulated
-  sudo baton bench                       this host: a minute; needs /dev/kvm
+  sudo baton doctor                      will scx_baton run on this host, and what costs its VMs
+  sudo baton top                         who waits for CPU on this host
+  sudo baton bench                       measure this host: a minute; needs /dev/kvm
   sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
 
 Root: 'bench --schedulers' (which puts other schedulers in charge of the host while it measures), \
@@ -55,6 +57,8 @@ enum Tool {
     Sim(sim::Sim),
     /// What on this host stops Baton or costs its VMs, and what mends it
     Doctor(doctor::Doctor),
+    /// Who waits for CPU on this host, and why: a screen, or lines
+    Top(baton_top::Top),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
@@ -76,6 +80,13 @@ fn main() -> ExitCode {
         Tool::Bench(bench) => bench::main(*bench),
         Tool::Sim(what) => sim::main(what),
         Tool::Doctor(doctor) => doctor::main(&doctor),
+        Tool::Top(top) => baton_top::run(&top).map_or_else(
+            |error| {
+                note(&format!("baton top: {error:#}"));
+                1
+            },
+            |()| 0,
+        ),
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)

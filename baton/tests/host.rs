@@ -490,7 +490,7 @@ fn refuses_what_it_must() {
         "#,
     );
     let second = found.text("second");
-    assert!(second.contains("another sched_ext scheduler is loaded (baton"), "{second}");
+    assert!(second.contains("another scx_baton is loaded (baton"), "{second}");
     assert!(second.contains("status 1"), "{second}");
     assert!(found.text("user").contains("run it as root"), "{}", found.out);
     assert!(found.text("user").contains("status 1"), "{}", found.out);

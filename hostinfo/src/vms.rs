@@ -25,23 +25,31 @@ pub struct Vcpu {
 /// (`debug-threads=on`, as libvirt and Proxmox set it), Firecracker, Cloud Hypervisor, crosvm and
 /// kvmtool give them.
 pub fn vms(host: &Host) -> Vec<Vm> {
-    let mut vcpus = by_debugfs(host);
+    let mut threads = by_debugfs(host);
     for pid in pids(host, "/proc") {
-        vcpus.entry(pid).or_insert_with(|| by_thread_names(host, pid));
+        threads.entry(pid).or_insert_with(|| vec![by_thread_names(host, pid)]);
     }
-    vcpus.retain(|_, threads| !threads.is_empty());
-    let vm = |(pid, vcpus): (i32, BTreeMap<u32, i32>)| Vm {
-        pid,
-        name: name(host, pid),
-        vcpus: vcpus.into_iter().map(|(id, tid)| Vcpu { id, tid }).collect(),
-    };
-    vcpus.into_iter().map(vm).collect()
+    let mut found = Vec::new();
+    for (pid, mut of_vms) in threads {
+        of_vms.retain(|vcpus| !vcpus.is_empty());
+        let several = of_vms.len() > 1;
+        for (place, vcpus) in of_vms.into_iter().enumerate() {
+            let name = name(host, pid);
+            // As Baton's own bench runs them.
+            let name = if several { format!("{name}.{}", place + 1) } else { name };
+            let vcpus = vcpus.into_iter().map(|(id, tid)| Vcpu { id, tid }).collect();
+            found.push(Vm { pid, name, vcpus });
+        }
+    }
+    found
 }
 
-fn by_debugfs(host: &Host) -> BTreeMap<i32, BTreeMap<u32, i32>> {
+/// By process, the vCPU threads of each of its VMs.
+fn by_debugfs(host: &Host) -> BTreeMap<i32, Vec<BTreeMap<u32, i32>>> {
     const DIR: &str = "/sys/kernel/debug/kvm";
-    let mut found: BTreeMap<i32, BTreeMap<u32, i32>> = BTreeMap::new();
+    let mut found: BTreeMap<i32, Vec<BTreeMap<u32, i32>>> = BTreeMap::new();
     for vm in host.list(DIR).iter().filter(|entry| entry.contains('-')) {
+        let (mut vcpus, mut of) = (BTreeMap::new(), None);
         for vcpu in host.list(&format!("{DIR}/{vm}")) {
             let Some(id) = vcpu.strip_prefix("vcpu").and_then(|id| id.parse().ok()) else {
                 continue;
@@ -50,8 +58,12 @@ fn by_debugfs(host: &Host) -> BTreeMap<i32, BTreeMap<u32, i32>> {
             // 0: it has not run.
             let status = host.read(&format!("/proc/{tid}/status")).filter(|_| tid > 0);
             if let Some(pid) = status.and_then(|status| field(&status, "Tgid:")) {
-                found.entry(pid).or_default().insert(id, tid);
+                of = Some(pid);
+                vcpus.insert(id, tid);
             }
+        }
+        if let Some(pid) = of {
+            found.entry(pid).or_default().push(vcpus);
         }
     }
     found
@@ -125,6 +137,22 @@ mod tests {
         let first = Vm { pid: 70, name: "first".into(), vcpus: vec![vcpu(0, 71), vcpu(1, 72)] };
         let second = Vm { pid: 80, name: "second".into(), vcpus: vec![vcpu(0, 81), vcpu(1, 82)] };
         assert_eq!(vms(&Host::at(at)), [first, second]);
+        Ok(())
+    }
+
+    #[test]
+    fn vms_of_one_process_are_told_apart() -> Result<()> {
+        let root = tempfile::tempdir()?;
+        for (fd, tid) in [(4, 71), (9, 72)] {
+            let vcpu = format!("sys/kernel/debug/kvm/70-{fd}/vcpu0/pid");
+            put(root.path(), &vcpu, &tid.to_string())?;
+            put(root.path(), &format!("proc/{tid}/status"), "Tgid:\t70\n")?;
+        }
+        put(root.path(), "proc/70/comm", "vmm")?;
+        let found = vms(&Host::at(root.path()));
+        let threads = |place: usize| found[place].vcpus.iter().map(|vcpu| vcpu.tid).collect();
+        assert_eq!((found.len(), threads(0), threads(1)), (2, vec![71], vec![72]));
+        assert_eq!((found[0].name.as_str(), found[1].name.as_str()), ("vmm-70.1", "vmm-70.2"));
         Ok(())
     }
 

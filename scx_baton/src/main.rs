@@ -58,7 +58,8 @@ If the kernel ends it because of an error, as its watchdog does, it starts again
 within 10 minutes; until then, and after that, the kernel's scheduler is in charge.
 
 Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that \
-says why and what to do; 2 for wrong options.";
+says why and what to do; 2 for wrong options; 78 if this host has to be changed first, as 'baton \
+doctor' tells.";
 
 /// scx_baton: hands the CPU to the vCPU that the others are waiting for.
 ///
@@ -478,7 +479,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             note(&format!("{NAME}: {e:#}"));
-            ExitCode::FAILURE
+            match e.is::<refuse::Unfit>() {
+                true => ExitCode::from(refuse::UNFIT),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -2,38 +2,46 @@
 //! Reasons not to start: checked before anything on the host is touched.
 
 use anyhow::{Result, bail};
-use std::path::Path;
+use baton_doctor::{Found, Scene, blockers};
+use std::fmt;
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
 const OPS: &str = "/sys/kernel/sched_ext/root/ops";
-const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The first reason why this host cannot run Baton, with its remedy.
+/// EX_CONFIG of sysexits.h: another start, unless the host is changed, ends alike.
+pub const UNFIT: u8 = 78;
+
+/// What keeps scx_baton from running on this host.
+#[derive(Debug)]
+pub struct Unfit(Vec<Found>);
+
+impl std::error::Error for Unfit {}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, Found { finding, evidence }) in self.0.iter().enumerate() {
+            let (next, first) = (if place > 0 { "; " } else { "" }, evidence.join(", "));
+            write!(f, "{next}{} ({first}): {}", finding.title, finding.mend)?;
+        }
+        let ids: Vec<_> = self.0.iter().map(|found| found.finding.id).collect();
+        write!(f, " (baton doctor --explain {})", ids.first().unwrap_or(&"ID"))
+    }
+}
+
+/// Errors: [`Unfit`], no permission, or an scx_baton that runs already.
 pub fn unfit_host() -> Result<()> {
-    let Ok(state) = std::fs::read_to_string(STATE) else {
-        bail!(
-            "this kernel ({}) has no sched_ext: boot Linux 6.12 or later built with \
-             CONFIG_SCHED_CLASS_EXT=y",
-            release()
-        );
-    };
-    if !Path::new(BTF).exists() {
-        bail!("this kernel has no BTF ({BTF} is missing): boot one with CONFIG_DEBUG_INFO_BTF=y");
+    let found = blockers(&Scene::here());
+    if !found.is_empty() {
+        return Err(Unfit(found).into());
     }
     // SAFETY: geteuid() only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         bail!("no permission to load a scheduler: run it as root (sudo scx_baton)");
     }
+    let state = std::fs::read_to_string(STATE).unwrap_or_default();
     if state.trim() != "disabled" {
         let ops = std::fs::read_to_string(OPS).unwrap_or_default();
-        let name = if ops.trim().is_empty() { state.trim() } else { ops.trim() };
-        bail!("another sched_ext scheduler is loaded ({name}): stop it first");
+        bail!("another scx_baton is loaded ({}): stop it first", ops.trim());
     }
     Ok(())
-}
-
-fn release() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map(|r| r.trim().to_owned())
-        .unwrap_or_else(|_| "unknown release".to_owned())
 }

@@ -19,7 +19,6 @@ pub struct Kernel {
 }
 
 struct Known {
-    pid: i32,
     name: String,
     threads: Vec<Thread>,
 }
@@ -43,8 +42,7 @@ impl Kernel {
         let mut before = std::mem::take(&mut self.vms);
         for vm in vms(host) {
             let same = before.iter().position(|known| {
-                known.pid == vm.pid
-                    && known.threads.iter().map(|t| t.tid).eq(vm.vcpus.iter().map(|v| v.tid))
+                known.threads.iter().map(|t| t.tid).eq(vm.vcpus.iter().map(|v| v.tid))
             });
             if let Some(place) = same {
                 self.vms.push(before.swap_remove(place));
@@ -56,7 +54,7 @@ impl Kernel {
                 Some(Thread { id: vcpu.id, tid: vcpu.tid, schedstat })
             };
             let threads = vm.vcpus.iter().filter_map(open).collect();
-            self.vms.push(Known { pid: vm.pid, name: vm.name, threads });
+            self.vms.push(Known { name: vm.name, threads });
         }
     }
 }
@@ -68,7 +66,8 @@ impl Known {
         let sum = |of: fn(&Times) -> f64| vcpus.iter().map(|vcpu| of(&vcpu.times)).sum();
         let times = Times { ran: sum(|t| t.ran), ready: sum(|t| t.ready), ..Times::default() };
         let nr_vcpus = vcpus.len() as u32;
-        let (key, name) = (self.pid.to_string(), self.name.clone());
+        let first = self.threads.first()?.tid;
+        let (key, name) = (first.to_string(), self.name.clone());
         (nr_vcpus > 0).then_some(VmSample { key, name, nr_vcpus, times, more: None, vcpus })
     }
 }
