@@ -27,6 +27,7 @@ pub enum Column {
     Boosts,
     Use,
     Wake99,
+    Wait,
 }
 
 /// How urgent a figure is, by what administrators of esxtop act on.
@@ -38,7 +39,7 @@ pub enum Heat {
 }
 
 impl Column {
-    pub const ALL: [Column; 13] = [
+    pub const ALL: [Column; 14] = [
         Column::Name,
         Column::Vcpus,
         Column::Run,
@@ -52,6 +53,7 @@ impl Column {
         Column::Boosts,
         Column::Use,
         Column::Wake99,
+        Column::Wait,
     ];
 
     pub fn title(self) -> &'static str {
@@ -69,6 +71,7 @@ impl Column {
             Column::Boosts => "BST/s",
             Column::Use => "use",
             Column::Wake99 => "wake99",
+            Column::Wait => "%WAIT",
         }
     }
 
@@ -99,6 +102,7 @@ impl Column {
             Column::Boosts => "yields by spinners that were carried out, a second",
             Column::Use => "part of them after which the spinner went on",
             Column::Wake99 => "99th percentile from being woken until running",
+            Column::Wait => "the rest: halted, or at work for the VMM",
         }
     }
 
@@ -127,6 +131,7 @@ impl Column {
             Column::Ready => Some(parts.ready),
             Column::Costop => parts.costop,
             Column::Throttled => parts.throttled,
+            Column::Wait => Some(parts.wait),
             _ => None,
         }
     }

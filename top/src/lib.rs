@@ -39,7 +39,8 @@ a pCPU while no sibling ran; %CSTP they waited for one while a sibling ran (co-s
 waited for CPU time by cpu.max; %SPIN they spun, from one PAUSE exit to the next; %POLL KVM polled \
 at their HLTs. IPIw/s: for how long IPIs waited for vCPUs that did not run, a second; PLE/s: PAUSE \
 exits; BST/s: yields by spinners that were carried out; use: the part of them after which the \
-spinner went on; wake99: the 99th percentile from being woken until running.
+spinner went on; wake99: the 99th percentile from being woken until running; %WAIT the rest: \
+halted, or at work for the VMM.
 
 Without scx_baton the kernel's figures are shown: %RUN and %RDY, in which all waiting is. Needs no \
 root, but sees VMs of a VMM that does not name its threads only as root, and scx_baton's figures \

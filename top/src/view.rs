@@ -190,7 +190,7 @@ mod tests {
         press(&mut view, "<<<R");
         assert_eq!(names(&view), ["pg", "web-1", "web-2"]);
         press(&mut view, &">".repeat(99));
-        assert_eq!(view.sort, Column::Wake99);
+        assert_eq!(view.sort, Column::Wait);
     }
 
     #[test]
