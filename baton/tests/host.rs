@@ -186,6 +186,49 @@ fn the_time_of_each_vcpu_is_accounted_for() {
     assert!(run > 20.0 && throttled > 20.0 && wait > 90.0, "{}", found.out);
 }
 
+/// `baton top` shows the same VMs whoever schedules them; doctor and the loader name a blocker.
+#[test]
+fn operators_see_vms_by_name() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        top() { command baton top --batch -n 1 -d 0.5 "$@" | tr '
+' ' '; }
+        work a 3 barrier
+        sleep 1
+        echo "with=$(top --json)"
+        echo "one=$(top a --csv)"
+        echo "none=$(command baton top nope --batch 2>&1; echo "status $?")" | tr '\n' ' '; echo
+        echo "runs=$(command baton doctor | tr '
+' ' ')"
+        stop_baton
+        rate a >/dev/null; work a 2 barrier; sleep 0.5
+        echo "without=$(top --json)"
+        echo "doctor=$(command baton doctor --json >/run/doctor; echo $?)"
+        "#,
+    );
+    for (key, scheduler) in [("with", "baton"), ("without", "kernel")] {
+        let told: serde_json::Value = serde_json::from_str(found.text(key)).expect("JSON");
+        assert_eq!(told["scheduler"], scheduler, "{}", found.out);
+        let vms = told["vms"].as_array().expect("a list");
+        let names: Vec<_> = vms.iter().filter_map(|vm| vm["name"].as_str()).collect();
+        assert!(names.contains(&"a") && names.contains(&"b"), "{}", found.out);
+        let run = |name: &str| {
+            let vm = vms.iter().find(|vm| vm["name"] == name).expect("a VM");
+            vm["parts"]["run"].as_f64().expect("a number")
+        };
+        assert!(run("a") > 50.0 && run("b") < 20.0, "{}", found.out);
+        let is_known = vms.iter().all(|vm| vm["parts"]["costop"].is_number());
+        assert_eq!(is_known, key == "with", "{}", found.out);
+    }
+    let one = found.text("one");
+    assert!(one.contains(",a,0,1,") && one.contains(",a,1,1,") && !one.contains(",b,"), "{one}");
+    assert!(found.text("none").contains("no VM is named 'nope': there are: a, b status 1"));
+    // Whatever else it finds there: its own scheduler is no rival.
+    assert!(!found.text("runs").contains("rival:"), "{}", found.out);
+    assert!(["0", "1"].contains(&found.text("doctor")), "{}", found.out);
+}
+
 /// The number that follows a name on a line of statistics.
 fn number_behind(line: &str) -> impl Fn(&str) -> f64 {
     move |name| {
