@@ -7,6 +7,7 @@ mod bench;
 mod chart;
 mod demo;
 mod doctor;
+mod exporter;
 mod peers;
 mod profile;
 mod progress;
@@ -59,6 +60,8 @@ enum Tool {
     Doctor(doctor::Doctor),
     /// Who waits for CPU on this host, and why: a screen, or lines
     Top(baton_top::Top),
+    /// What scx_baton does on this host, for Prometheus
+    Exporter(exporter::Exporter),
     /// An emulated KVM host, booted in seconds, to run things on
     #[command(subcommand)]
     Testbed(testbed::Testbed),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
             },
             |()| 0,
         ),
+        Tool::Exporter(exporter) => exporter::main(&exporter),
         Tool::Testbed(what) => testbed::main(what),
     };
     ExitCode::from(status as u8)
