@@ -17,6 +17,7 @@ mod vms;
 mod waits;
 
 use anyhow::{Context, Result, bail};
+use baton_metrics::{Exits, Exporter, listen, serve, text};
 use baton_output::{note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
@@ -38,9 +39,10 @@ use scx_utils::{uei_exited, uei_read};
 use stats::Metrics;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use waits::Waits;
 
@@ -99,6 +101,17 @@ struct Opts {
     /// halted, or its thread worked for the VMM. They are 100 together.
     #[clap(long)]
     vcpus: bool,
+
+    /// Answer Prometheus at this address (GET /metrics): docs/metrics.md.
+    ///
+    /// Whoever reaches it can read the VMs' names. 'baton exporter' tells the same, and goes on when
+    /// scx_baton ends.
+    #[clap(long, value_name = "IP:PORT", value_parser = address, conflicts_with = "monitor")]
+    metrics: Option<SocketAddr>,
+
+    /// With --metrics: series for each vCPU, too.
+    #[clap(long, requires = "metrics")]
+    metrics_vcpus: bool,
 
     /// Whom a spinning vCPU gives its CPU to: of ipi and kvm the first that applies, in this order.
     ///
@@ -160,12 +173,22 @@ impl YieldPolicy {
     }
 }
 
+/// As on the command line.
+fn named(policies: &[YieldPolicy]) -> String {
+    let values = policies.iter().filter_map(clap::ValueEnum::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect::<Vec<_>>().join(",")
+}
+
 /// Seconds from the command line; 0.1 s is the least that is worth printing.
 fn interval(s: &str) -> Result<Duration, String> {
     match s.parse::<f64>() {
         Ok(v) if (0.1..=86_400.0).contains(&v) => Ok(Duration::from_secs_f64(v)),
         _ => Err("give a number of seconds from 0.1 to 86400".to_owned()),
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an address and a port, such as 127.0.0.1:9877".to_owned())
 }
 
 struct Scheduler<'a> {
@@ -179,6 +202,7 @@ struct Scheduler<'a> {
     told_of_quotas: bool,
     quotas: quotas::Watch,
     names: Names,
+    policy: String,
     began: Instant,
     halt_poll: Option<(HaltPoll, f64)>,
     pcpus: usize,
@@ -264,6 +288,7 @@ impl<'a> Scheduler<'a> {
             told_of_quotas,
             quotas: quotas::Watch::default(),
             names: Names::default(),
+            policy: named(&opts.yield_policy),
             began: Instant::now(),
             halt_poll: opts.halt_poll.map(|how| (how, opts.poll_budget)),
             pcpus: topo.all_cpus.len(),
@@ -347,8 +372,8 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// Until it ends: `Some`, with the reason, if it may start again.
-    fn run(&mut self, shutdown: &AtomicBool) -> Result<Option<String>> {
+    /// Until it ends: `Some` if it may start again.
+    fn run(&mut self, shutdown: &AtomicBool) -> Result<Option<Ended>> {
         let (res_ch, req_ch) = self.stats_server.channels();
         let waits = Waits::listen(&self.skel.maps.waits)?;
         let mut next = Instant::now();
@@ -382,15 +407,28 @@ impl<'a> Scheduler<'a> {
     }
 }
 
+/// Why the kernel ended it, and in a word.
+struct Ended {
+    why: String,
+    reason: &'static str,
+}
+
+/// The words, for metrics.
+const REASONS: [&str; 3] = ["error", "stall", "restart"];
+
 /// Ends that the kernel asked for and its errors may be mended by a new start; what an operator or
 /// the scheduler itself asked for is none, or an error.
-fn ended(kind: i32, uei: UserExitInfo) -> Result<Option<String>> {
+fn ended(kind: i32, uei: UserExitInfo) -> Result<Option<Ended>> {
     let errors = [ScxExitKind::Error, ScxExitKind::ErrorBPF, ScxExitKind::ErrorStall];
     let failed = errors.into_iter().any(|error| error as i32 == kind);
+    let [error, stall, restart] = REASONS;
+    let reason = if kind == ScxExitKind::ErrorStall as i32 { stall } else { error };
     match uei.report() {
-        Err(why) if failed => Ok(Some(format!("{why:#}"))),
+        Err(why) if failed => Ok(Some(Ended { why: format!("{why:#}"), reason })),
         Err(why) => Err(why),
-        Ok(()) if uei.should_restart() => Ok(Some("the kernel asks for a new start".to_owned())),
+        Ok(()) if uei.should_restart() => {
+            Ok(Some(Ended { why: "the kernel asks for a new start".to_owned(), reason: restart }))
+        }
         Ok(()) => remedy(&uei).map(|()| None),
     }
 }
@@ -405,6 +443,14 @@ fn remedy(uei: &UserExitInfo) -> Result<()> {
         ),
         _ => Ok(()),
     }
+}
+
+/// Answers Prometheus, in threads of its own: they ask the statistics server as any client does.
+fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
+    let exporter = Mutex::new(Exporter::here(vcpus).with_exits(exits.clone()));
+    serve(listener, move || {
+        text(&exporter.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
+    })
 }
 
 fn run(opts: Opts) -> Result<()> {
@@ -435,6 +481,10 @@ fn run(opts: Opts) -> Result<()> {
         return stats::monitor(interval, wanted, shutdown);
     }
     refuse::unfit_host()?;
+    let exits = Exits::of(&REASONS);
+    if let Some(address) = opts.metrics {
+        answer(listen(address)?, opts.metrics_vcpus, &exits)?;
+    }
     if let Some(interval) = opts.stats {
         let shutdown = shutdown.clone();
         std::thread::spawn(move || {
@@ -447,9 +497,11 @@ fn run(opts: Opts) -> Result<()> {
     let mut restarts = Restarts::default();
     loop {
         let mut object = MaybeUninit::uninit();
-        let Some(why) = Scheduler::start(&opts, &mut object)?.run(&shutdown)? else {
+        let ended = Scheduler::start(&opts, &mut object)?.run(&shutdown)?;
+        let Some(Ended { why, reason }) = ended else {
             return Ok(());
         };
+        exits.count(reason);
         let Some(wait) = restarts.wait(Instant::now()) else {
             bail!(
                 "{why}: it has started again {} times within {} minutes, and stops; the kernel's \

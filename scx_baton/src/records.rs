@@ -30,7 +30,7 @@ impl Scheduler<'_> {
             VmMetrics::new(vm, self.names.of(*slot, vm), &its)
         };
         let by_vm = vms.iter().map(|vm| (key(vm), of(vm))).collect();
-        Ok(Metrics::new(&sum, self.began.elapsed(), by_vm))
+        Ok(Metrics::new(&sum, self.began.elapsed(), self.policy.clone(), by_vm))
     }
 
     /// What each vCPU has done until now, by its VM's slot.

@@ -26,6 +26,8 @@ const MOST_SHOWN: usize = 16;
 pub struct Metrics {
     #[stat(desc = "Seconds in which this was counted")]
     pub counted_s: f64,
+    #[stat(desc = "Whom a spinning vCPU gives its CPU to, as --yield-policy has it")]
+    pub policy: String,
     #[stat(desc = "VMs that exist")]
     pub vms: u64,
     #[stat(desc = "vCPUs of these VMs that have run")]
@@ -82,10 +84,16 @@ pub struct Metrics {
 
 impl Metrics {
     /// From the sum of the per-CPU counters, and the VMs that there are now.
-    pub fn new(s: &baton_stats, counted: Duration, by_vm: BTreeMap<String, VmMetrics>) -> Self {
+    pub fn new(
+        s: &baton_stats,
+        counted: Duration,
+        policy: String,
+        by_vm: BTreeMap<String, VmMetrics>,
+    ) -> Self {
         let count = |stat: baton_stat| s.count[stat as usize];
         Self {
             counted_s: counted.as_secs_f64(),
+            policy,
             vms: by_vm.len() as u64,
             vcpus: by_vm.values().map(|vm| vm.vcpus).sum(),
             spread: by_vm.values().filter(|vm| vm.spread > 0).count() as u64,
@@ -117,6 +125,7 @@ impl Metrics {
     fn since(&self, before: &Self) -> Self {
         Self {
             counted_s: self.counted_s - before.counted_s,
+            policy: self.policy.clone(),
             vms: self.vms,
             vcpus: self.vcpus,
             spread: self.spread,
