@@ -123,7 +123,7 @@ fn vm<'a>() -> [Family<Named<'a>>; 16] {
         Family {
             name: "baton_vm_info",
             kind: Gauge,
-            help: "A VM: its UUID, its namespace in Kubernetes and its cgroup, where they are known",
+            help: "A VM: UUID, namespace in Kubernetes and cgroup, where they are known",
             write: |to, of| {
                 let labels = [
                     ("vm", of.label.as_str()),
@@ -187,7 +187,7 @@ fn vm<'a>() -> [Family<Named<'a>>; 16] {
         Family {
             name: "baton_vm_boost_seconds",
             kind: Counter,
-            help: "Time running on slices that siblings gave away or lent; part of the time running",
+            help: "Time running on slices of siblings; part of the time running",
             write: |to, of| to.vm(of, of.vm.boost),
         },
         Family {
@@ -208,7 +208,7 @@ fn vm<'a>() -> [Family<Named<'a>>; 16] {
         Family {
             name: "baton_vm_halts",
             kind: Counter,
-            help: "HLTs: poll, those that ended while KVM polled; sleep, after which the thread slept",
+            help: "HLTs: poll, those that ended while KVM polled; sleep, the others",
             write: |to, of| {
                 to.vm_by(of, "end", "poll", of.vm.polled);
                 to.vm_by(of, "end", "sleep", of.vm.slept);
@@ -223,8 +223,8 @@ fn vm<'a>() -> [Family<Named<'a>>; 16] {
         Family {
             name: "baton_vm_boosts",
             kind: Counter,
-            help: "Yields by spinners that were carried out and judged: useful if the spinner went on, \
-               not if it spun again at once",
+            help: "Yields by spinners that were carried out and judged: useful if the spinner \
+                   went on, not if it spun again at once",
             write: |to, of| {
                 to.vm_by(of, "useful", "true", of.vm.useful);
                 to.vm_by(of, "useful", "false", of.vm.useless);
@@ -233,7 +233,7 @@ fn vm<'a>() -> [Family<Named<'a>>; 16] {
         Family {
             name: "baton_vm_wakeup_latency_seconds",
             kind: Histogram,
-            help: "Time from being woken until running, of vCPUs that slept; buckets are powers of two \
+            help: "Time from being woken until running, of vCPUs that slept; buckets are powers \
                in nanoseconds, and there is no sum",
             write: |to, of| to.histogram(of),
         },

@@ -104,8 +104,8 @@ struct Opts {
 
     /// Answer Prometheus at this address (GET /metrics): docs/metrics.md.
     ///
-    /// Whoever reaches it can read the VMs' names. 'baton exporter' tells the same, and goes on when
-    /// scx_baton ends.
+    /// Whoever reaches it can read the VMs' names. 'baton exporter' tells the same, and goes on
+    /// when scx_baton ends.
     #[clap(long, value_name = "IP:PORT", value_parser = address, conflicts_with = "monitor")]
     metrics: Option<SocketAddr>,
 
