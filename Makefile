@@ -11,6 +11,7 @@
 # make test-kernels                the same on each kernel with sched_ext that the mirror offers
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # make test-reproducible           a second build, elsewhere, gives the same programs
+# make test-operate               metrics, alerts and the dashboard against a real Prometheus
 # make soak                        an hour of each rig, and an hour of mixed load
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
@@ -33,7 +34,7 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks \
-	test-reproducible clean
+	test-operate test-reproducible clean
 all: build
 
 help:
@@ -116,6 +117,12 @@ test-ray: build
 	@python3 -m venv $(TARGET_DIR)/ray
 	@$(TARGET_DIR)/ray/bin/pip install --quiet 'ray>=2.9'
 	@PYTHON=$(abspath $(TARGET_DIR))/ray/bin/python $(CARGO) test --release --quiet -p baton --test ray
+
+# What needs Prometheus: no part of 'make test'.
+test-operate: setup
+	@tools/setup prometheus
+	@echo "testing the metrics with Prometheus"
+	@$(CARGO) test --release --quiet -p baton-metrics --test prometheus
 
 # Valgrind counts instructions; without it only the clock is read.
 bench-memslots: setup
