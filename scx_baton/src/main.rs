@@ -6,6 +6,7 @@ mod bpf_intf;
 mod bpf_skel;
 mod kvm;
 mod names;
+mod notify;
 mod polling;
 mod quotas;
 mod records;
@@ -376,7 +377,9 @@ impl<'a> Scheduler<'a> {
     fn run(&mut self, shutdown: &AtomicBool) -> Result<Option<Ended>> {
         let (res_ch, req_ch) = self.stats_server.channels();
         let waits = Waits::listen(&self.skel.maps.waits)?;
-        let mut next = Instant::now();
+        self.look()?;
+        notify::ready();
+        let mut next = Instant::now() + Duration::from_secs(1);
         while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
             if Instant::now() >= next {
                 self.look()?;
@@ -397,6 +400,9 @@ impl<'a> Scheduler<'a> {
                 }
                 default(next.saturating_duration_since(Instant::now())) => {}
             }
+        }
+        if shutdown.load(Ordering::Relaxed) {
+            notify::stopping();
         }
         self.polling = None;
         self.probes = None;
@@ -511,9 +517,11 @@ fn run(opts: Opts) -> Result<()> {
             );
         };
         log::warn!("{why}: it starts again in {} s", wait.as_secs());
+        notify::ended(&why);
         let again = Instant::now() + wait;
         while Instant::now() < again {
             if shutdown.load(Ordering::Relaxed) {
+                notify::stopping();
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(100));
