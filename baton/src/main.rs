@@ -95,3 +95,15 @@ fn main() -> ExitCode {
     };
     ExitCode::from(status as u8)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// 'make install' runs this for the files.
+    #[test]
+    fn has_manuals() -> anyhow::Result<()> {
+        baton_manuals::write_all(Cli::command(), 1, "scx_baton(8), baton(1)")
+    }
+}

@@ -546,3 +546,15 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// 'make install' runs this for the files.
+    #[test]
+    fn has_manuals() -> Result<()> {
+        baton_manuals::write_all(Opts::command(), 8, "baton-doctor(1), baton-top(1), systemctl(1)")
+    }
+}
