@@ -12,6 +12,11 @@
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # make test-reproducible           a second build, elsewhere, gives the same programs
 # make test-operate               metrics, alerts and the dashboard against a real Prometheus
+# make manuals                     man pages and completions, and all that 'make install' copies
+# make install DESTDIR= PREFIX=/usr  copies it: programs, unit, pages, completions (or uninstall)
+# make deb                         a package for Debian, in the target directory
+# make rpm                         the same for RPM
+# make test-packages               builds these, and looks at what is in them
 # make soak                        an hour of each rig, and an hour of mixed load
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
@@ -34,7 +39,7 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks \
-	test-operate test-reproducible clean
+	test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
 all: build
 
 help:
@@ -166,6 +171,52 @@ test-reproducible: build
 		cmp $(TARGET_DIR)/release/stripped-$$program \
 			$(ELSEWHERE)/target/release/stripped-$$program || exit 1; \
 	done; echo "the same programs"
+
+# The parsers are in the programs, and write the pages from a test: docs/packages.md.
+manuals: build
+	@rm -rf $(TARGET_DIR)/release/manuals
+	@BATON_MANUALS=$(abspath $(TARGET_DIR))/release/manuals \
+		$(CARGO) test --release --workspace --quiet --bin baton --bin scx_baton \
+		has_manuals >/dev/null
+
+# Builds nothing, since root may run it: 'make manuals' comes first.
+PREFIX ?= /usr
+export PREFIX DESTDIR
+install:
+	@packaging/install $(TARGET_DIR)
+
+uninstall:
+	@packaging/install --remove
+
+# What is packaged: both tools take it from there.
+TREE = $(abspath $(TARGET_DIR))/release/tree
+tree: manuals
+	@rm -rf $(TREE)
+	@DESTDIR=$(TREE) PREFIX=/usr packaging/install $(TARGET_DIR)
+
+PACKAGERS = $(abspath $(TARGET_DIR))/packagers
+packagers: setup
+	@tools/setup dpkg-dev
+	@$(CARGO) install --quiet --locked --root $(PACKAGERS) cargo-deb@3.8.0 cargo-generate-rpm@0.21.1
+
+# Times in packages are those of the commit.
+EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+DEB = $(TARGET_DIR)/scx-baton.deb
+RPM = $(TARGET_DIR)/scx-baton.rpm
+deb: tree packagers
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(PACKAGERS)/bin/cargo-deb --quiet -p scx_baton --no-build --no-strip \
+		--no-dbgsym --output $(abspath $(DEB)) >/dev/null
+	@echo "$(DEB)"
+
+rpm: tree packagers
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(PACKAGERS)/bin/cargo-generate-rpm -p scx_baton \
+		--target-dir $(abspath $(TARGET_DIR)) --auto-req builtin --output $(RPM)
+	@echo "$(RPM)"
+
+# Neither package is started: that takes a host with systemd and sched_ext.
+test-packages: deb rpm
+	@tools/setup rpm mandoc man-db systemd binutils
+	@packaging/test $(TARGET_DIR)
 
 fmt:
 	@$(CARGO) fmt --all
