@@ -9,7 +9,7 @@ use baton_doctor::report::{self, Report};
 use baton_doctor::{Finding, Scene, find, fix};
 use baton_haltpoll::{STATE, restore_left};
 use baton_output::{note, say};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// What on this host stops Baton or costs its VMs, and what mends it.
 #[derive(Args, Debug)]
@@ -40,8 +40,18 @@ pub struct Doctor {
 
     /// Put back what --fix has changed, and KVM's parameters that an scx_baton which was killed has
     /// left changed
-    #[arg(long)]
-    restore: bool,
+    /// ('left': those alone)
+    #[arg(long, value_name = "left", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "all")]
+    restore: Option<Restore>,
+}
+
+/// What is put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Restore {
+    #[value(hide = true)]
+    All,
+    Left,
 }
 
 /// The exit status of wrong options: 2 is taken.
@@ -68,8 +78,8 @@ fn run(doctor: &Doctor) -> Result<i32> {
         say(&report::explain(finding, width()))?;
     } else if let Some(finding) = doctor.fix {
         mend(finding)?;
-    } else if doctor.restore {
-        restore()?;
+    } else if let Some(what) = doctor.restore {
+        restore(what)?;
     } else {
         let report = Report::of(&Scene::here());
         if doctor.json {
@@ -96,7 +106,7 @@ fn mend(finding: &'static Finding) -> Result<()> {
     say(&format!("{}\n'baton doctor --restore' takes it back\n", lines.join("\n")))
 }
 
-fn restore() -> Result<()> {
+fn restore(what: Restore) -> Result<()> {
     let scene = Scene::here();
     if scene.baton_runs() && Path::new(STATE).exists() {
         bail!("scx_baton runs, and puts KVM's parameters back when it ends: stop it instead");
@@ -104,7 +114,9 @@ fn restore() -> Result<()> {
     // The killed scx_baton may have come after a --fix: what it found is put back first.
     let polling = restore_left()?.map(|ns| format!("halt_poll_ns is {ns} again"));
     let mut lines: Vec<String> = polling.into_iter().collect();
-    lines.extend(fix::undo(&scene.host)?);
+    if what == Restore::All {
+        lines.extend(fix::undo(&scene.host)?);
+    }
     if lines.is_empty() {
         lines.push("nothing to put back".into());
     }

@@ -205,6 +205,16 @@ fn operators_see_vms_by_name() {
         rate a >/dev/null; work a 2 barrier; sleep 0.5
         echo "without=$(top --json)"
         echo "doctor=$(command baton doctor --json >/run/doctor; echo $?)"
+        ip link set lo up
+        scrape() { wget -qO- http://127.0.0.1:$1/metrics | grep "$2" | tr '\n' ' '; }
+        command baton exporter --listen 127.0.0.1:9877 & exporter=$!
+        baton --metrics 127.0.0.1:9878
+        echo "enabled=$(scrape 9877 ^baton_enabled)"
+        echo "inside=$(scrape 9878 ^baton_vm_run_seconds_total)"
+        echo "outside=$(scrape 9877 ^baton_vm_run_seconds_total)"
+        stop_baton
+        echo "gone=$(scrape 9877 ^baton_enabled)"
+        kill $exporter
         "#,
     );
     for (key, scheduler) in [("with", "baton"), ("without", "kernel")] {
@@ -227,6 +237,12 @@ fn operators_see_vms_by_name() {
     // Whatever else it finds there: its own scheduler is no rival.
     assert!(!found.text("runs").contains("rival:"), "{}", found.out);
     assert!(["0", "1"].contains(&found.text("doctor")), "{}", found.out);
+    assert!(found.text("enabled").ends_with(" 1"), "{}", found.out);
+    for key in ["inside", "outside"] {
+        let told = found.text(key);
+        assert!(told.contains("vm=\"a\"") && told.contains("vm=\"b\""), "{}", found.out);
+    }
+    assert!(found.text("gone").ends_with(" 0"), "{}", found.out);
 }
 
 /// The number that follows a name on a line of statistics.

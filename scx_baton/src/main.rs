@@ -7,6 +7,7 @@ mod bpf_skel;
 mod kvm;
 mod names;
 mod notify;
+mod options;
 mod polling;
 mod quotas;
 mod records;
@@ -22,16 +23,15 @@ use baton_metrics::{Exits, Exporter, listen, serve, text};
 use baton_output::{note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
-use clap::Parser;
 use crossbeam::channel::select;
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::Skel;
 use log::info;
 use names::Names;
+use options::{Opts, YieldPolicy, named};
 use polling::{HaltPoll, Polling};
 use restarts::Restarts;
 use scx_stats::prelude::*;
-use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{ScxExitKind, Topology, UserExitInfo};
 use scx_utils::{
     build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
@@ -40,7 +40,7 @@ use scx_utils::{uei_exited, uei_read};
 use stats::Metrics;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,149 +48,6 @@ use std::time::{Duration, Instant};
 use waits::Waits;
 
 const NAME: &str = "scx_baton";
-
-const HELP: &str = "\
-Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains \
-the columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
-
-Needs root, but for --version and --help-stats. While it runs it schedules the whole \
-host; with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor \
---restore' does if it was killed). Nothing else is changed, and nothing stays.
-
-If the kernel ends it because of an error, as its watchdog does, it starts again, up to 5 times \
-within 10 minutes; until then, and after that, the kernel's scheduler is in charge.
-
-Exit status: 0 after Ctrl-C or SIGTERM; 1 if it cannot start or has to leave, after a line that \
-says why and what to do; 2 for wrong options; 78 if this host has to be changed first, as 'baton \
-doctor' tells.";
-
-/// scx_baton: hands the CPU to the vCPU that the others are waiting for.
-///
-/// A scheduler for KVM hosts that run more vCPUs than they have CPUs. It finds VMs and
-/// their vCPUs by itself, whatever runs them, and nothing has to be configured: VMs share
-/// the host by their cgroup's cpu.weight; the vCPUs of a VM run together where they wait for
-/// each other spinning, apart where they halt often; a vCPU that spins gives its CPU to the
-/// one that it waits for; and the host's own threads stay prompt. When it stops, however it
-/// stops, the kernel's own scheduler takes over and the guests run on.
-///
-/// Decisions are made in BPF (see bpf/policy.h); this program loads it.
-#[derive(Debug, Parser)]
-#[command(name = NAME, disable_version_flag = true, after_help = HELP)]
-struct Opts {
-    /// Exit debug dump buffer length. 0 indicates default.
-    #[clap(long, default_value = "0")]
-    exit_dump_len: u32,
-
-    /// Enable stats monitoring with the specified interval, in seconds.
-    #[clap(long, value_parser = interval)]
-    stats: Option<Duration>,
-
-    /// Run in stats monitoring mode with the specified interval, in seconds. Scheduler is
-    /// not launched.
-    #[clap(long, value_parser = interval)]
-    monitor: Option<Duration>,
-
-    /// With --stats or --monitor: what was counted since the scheduler began, not since the line
-    /// before.
-    #[clap(long)]
-    totals: bool,
-
-    /// With --stats or --monitor: a line for each vCPU, too: where its time went, in percent.
-    ///
-    /// %RUN it ran; %RDY it waited for a pCPU while no sibling ran; %CSTP it waited for one while a
-    /// sibling ran (co-stop); %MLMTD it waited for CPU time by cpu.max; %WAIT the rest: it was
-    /// halted, or its thread worked for the VMM. They are 100 together.
-    #[clap(long)]
-    vcpus: bool,
-
-    /// Answer Prometheus at this address (GET /metrics): docs/metrics.md.
-    ///
-    /// Whoever reaches it can read the VMs' names. 'baton exporter' tells the same, and goes on
-    /// when scx_baton ends.
-    #[clap(long, value_name = "IP:PORT", value_parser = address, conflicts_with = "monitor")]
-    metrics: Option<SocketAddr>,
-
-    /// With --metrics: series for each vCPU, too.
-    #[clap(long, requires = "metrics")]
-    metrics_vcpus: bool,
-
-    /// Whom a spinning vCPU gives its CPU to: of ipi and kvm the first that applies, in this order.
-    ///
-    /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
-    /// KVM proposes. And before anybody spins, sent: a vCPU that waits for a CPU and is sent an IPI
-    /// gets a sibling's for 250 µs. kick: the one that a vCPU which does not spin has handed a lock
-    /// to, or interrupted. What is not named is not done.
-    #[clap(
-        long,
-        value_delimiter = ',',
-        default_value = "kick,sent,ipi,kvm",
-        value_name = "POLICY,…"
-    )]
-    yield_policy: Vec<YieldPolicy>,
-
-    /// How long KVM polls at HLT before the vCPU's thread sleeps: auto, off, or nanoseconds.
-    ///
-    /// auto: the limit that costs least for the halts that there are, decided each second. What
-    /// was found is put back at the end; without this option it is left alone.
-    #[clap(long, value_name = "auto|off|NS")]
-    halt_poll: Option<HaltPoll>,
-
-    /// How much of the host's CPU time --halt-poll auto may spend polling.
-    #[clap(long, value_parser = polling::share, default_value = "1%", value_name = "PERCENT")]
-    poll_budget: f64,
-
-    /// Enable verbose output, including libbpf details.
-    #[clap(short = 'v', long)]
-    verbose: bool,
-
-    /// Print scheduler version and exit.
-    #[clap(short = 'V', long)]
-    version: bool,
-
-    /// Show descriptions for statistics.
-    #[clap(long)]
-    help_stats: bool,
-
-    #[clap(flatten, next_help_heading = "Libbpf Options")]
-    libbpf: LibbpfOpts,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum YieldPolicy {
-    Kick,
-    Sent,
-    Ipi,
-    Kvm,
-}
-
-impl YieldPolicy {
-    fn reason(self) -> yield_reason {
-        match self {
-            YieldPolicy::Kick => yield_reason_YIELD_KICK,
-            YieldPolicy::Sent => yield_reason_YIELD_SENT,
-            YieldPolicy::Ipi => yield_reason_YIELD_IPI,
-            YieldPolicy::Kvm => yield_reason_YIELD_KVM,
-        }
-    }
-}
-
-/// As on the command line.
-fn named(policies: &[YieldPolicy]) -> String {
-    let values = policies.iter().filter_map(clap::ValueEnum::to_possible_value);
-    values.map(|value| value.get_name().to_owned()).collect::<Vec<_>>().join(",")
-}
-
-/// Seconds from the command line; 0.1 s is the least that is worth printing.
-fn interval(s: &str) -> Result<Duration, String> {
-    match s.parse::<f64>() {
-        Ok(v) if (0.1..=86_400.0).contains(&v) => Ok(Duration::from_secs_f64(v)),
-        _ => Err("give a number of seconds from 0.1 to 86400".to_owned()),
-    }
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "give an address and a port, such as 127.0.0.1:9877".to_owned())
-}
 
 struct Scheduler<'a> {
     skel: bpf_skel::BpfSkel<'a>,
