@@ -2,7 +2,7 @@
 #
 # make build                       install what is missing, build all
 # make demo                        boot a KVM host in emulation, run VMs under two schedulers
-# make test                        everything that proves that it works, 40 minutes on two cores
+# make test                        everything that proves that it works, half an hour on two cores
 # make check                       format, lints and unit tests: before each commit
 # make fmt                         format all
 # make fuzz                        random scenarios with faults, simulated (FUZZ_SECONDS=60)
