@@ -171,10 +171,12 @@ impl Metrics {
     fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "[{}] VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} refused {} missed: running {} asleep {} \
-             spent {} raced {} foreign {} | plain yields {} | turns {} gangs {} stacking avoided {} | \
-             host preempts {} visits {} lent {} polls cut {} cores left {} | boost {:.1} ms",
+            "[{}] {:.1} s | VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} \
+             refused {} missed: running {} asleep {} spent {} raced {} foreign {} | plain yields {} \
+             | turns {} gangs {} stacking avoided {} | host preempts {} visits {} lent {} polls cut \
+             {} cores left {} | boost {:.1} ms",
             crate::NAME,
+            self.counted_s,
             self.vms,
             self.vcpus,
             self.spread,

@@ -153,9 +153,10 @@ impl VmMetrics {
     pub fn print(&self, key: &str, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} throttled {:.0} co-stop {:.0} spinning {:.0} \
-             boosted {:.1} waiting for IPI {:.1} | spins {} boosts {} useful {} useless {} | \
-             halts {} polled {} ({:.1} ms) slept {} (after {:.1} ms), wake-up {:.0} µs, polling by {}",
+            "  {key} {}: vCPUs {} weight {}{} | ms: ran {:.0} ready {:.0} throttled {:.0} co-stop \
+             {:.0} spinning {:.0} boosted {:.1} waiting for IPI {:.1} | spins {} boosts {} useful {} \
+             useless {} | halts {} polled {} ({:.1} ms) slept {} (after {:.1} ms), wake-up {:.0} µs, \
+             polling by {}",
             self.name,
             self.vcpus,
             self.weight,
