@@ -2,16 +2,15 @@
 //! Asks scx_baton at each scrape, and remembers from one to the next what Prometheus would
 //! misread.
 
-use crate::client::{Client, Told};
 use crate::snapshot::{Info, Snapshot, Times, Vm};
+use crate::told;
+use baton_counters::{Client, Metrics};
 use baton_hostinfo::{Host, arguments, option, parts};
 use baton_output::note;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-
-const SOCKET: &str = "/var/run/scx/root/stats";
 
 const STOPPED: &str = "stopped";
 const OTHER: &str = "other-scheduler";
@@ -114,9 +113,9 @@ impl Exporter {
         let told = if snapshot.enabled { self.ask(&host) } else { None };
         match told {
             Some(told) => {
-                info.policy = told.policy;
-                snapshot.totals = Some(told.totals);
-                snapshot.vms = self.follow(&host, told.vms);
+                info.policy = told.policy.clone();
+                snapshot.totals = Some(told::totals(&told));
+                snapshot.vms = self.follow(&host, told::vms(told));
             }
             None => self.client = None,
         }
@@ -148,14 +147,14 @@ impl Exporter {
         }
     }
 
-    fn ask(&mut self, host: &Host) -> Option<Told> {
-        let (socket, asked) = (host.path(SOCKET), self.began.elapsed());
+    fn ask(&mut self, host: &Host) -> Option<Metrics> {
+        let (socket, asked) = (host.path(Client::SOCKET), self.began.elapsed());
         // The connection that was kept may be to an scx_baton that has gone.
-        let kept = self.client.as_mut().map(|client| client.ask(self.vcpus));
+        let kept = self.client.as_mut().map(|client| client.totals(self.vcpus));
         let told = match kept {
             Some(Ok(told)) => Ok(told),
             _ => Client::connect(&socket).and_then(|mut client| {
-                let told = client.ask(self.vcpus);
+                let told = client.totals(self.vcpus);
                 self.client = Some(client);
                 told
             }),
@@ -163,7 +162,7 @@ impl Exporter {
         match told {
             Ok(told) => {
                 self.noted = None;
-                self.compare(asked.as_secs_f64(), told.counted);
+                self.compare(asked.as_secs_f64(), told.counted_s);
                 Some(told)
             }
             Err(why) => {

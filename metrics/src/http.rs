@@ -2,8 +2,8 @@
 //! As much of HTTP as a scrape needs, and no more than a stranger may use up.
 //!
 //! The crate tiny_http 0.12 would not do, by its source: it has a thread for each connection, reads
-//! headers of any length for any time, and ends for ever when it cannot accept one connection. The scheduler must
-//! not run out of memory by a port that it listens at.
+//! headers of any length for any time, and ends for ever when it cannot accept one connection. The
+//! scheduler must not run out of memory by a port that it listens at.
 
 use anyhow::{Context, Result};
 use std::io::{self, ErrorKind, Read, Write};

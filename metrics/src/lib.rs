@@ -2,11 +2,11 @@
 //! What scx_baton did, for Prometheus: an [`Exporter`] asks it, [`text()`] writes what it says in
 //! OpenMetrics' format, [`serve`] answers over HTTP.
 
-mod client;
 mod exporter;
 mod http;
 mod snapshot;
 mod text;
+mod told;
 
 pub use exporter::{Exits, Exporter};
 pub use http::{listen, serve};

@@ -4,6 +4,7 @@
 
 mod bpf_intf;
 mod bpf_skel;
+mod counted;
 mod kvm;
 mod names;
 mod notify;
@@ -14,11 +15,10 @@ mod records;
 mod refuse;
 mod restarts;
 mod stats;
-mod vcpus;
-mod vms;
 mod waits;
 
 use anyhow::{Context, Result, bail};
+use baton_counters::Metrics;
 use baton_metrics::{Exits, Exporter, listen, serve, text};
 use baton_output::{note, options, say};
 use bpf_intf::*;
@@ -37,7 +37,6 @@ use scx_utils::{
     build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
 };
 use scx_utils::{uei_exited, uei_read};
-use stats::Metrics;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;

@@ -3,9 +3,9 @@
 
 use crate::Scheduler;
 use crate::bpf_intf::*;
-use crate::stats::Metrics;
-use crate::vms::VmMetrics;
+use crate::counted;
 use anyhow::{Context, Result, bail};
+use baton_counters::Metrics;
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -27,10 +27,10 @@ impl Scheduler<'_> {
         let mut of = |(slot, vm): &(u32, vm_ctx)| {
             let mut its = vcpus.remove(slot).unwrap_or_default();
             its.sort_by_key(|vcpu| vcpu.vcpu_id);
-            VmMetrics::new(vm, self.names.of(*slot, vm), &its)
+            counted::vm(vm, self.names.of(*slot, vm), &its)
         };
         let by_vm = vms.iter().map(|vm| (key(vm), of(vm))).collect();
-        Ok(Metrics::new(&sum, self.began.elapsed(), self.policy.clone(), by_vm))
+        Ok(counted::host(&sum, self.began.elapsed(), self.policy.clone(), by_vm))
     }
 
     /// What each vCPU has done until now, by its VM's slot.

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where samples come from: scx_baton if it runs, else the kernel.
 
-use crate::baton::Baton;
-use crate::host;
 use crate::kernel::Kernel;
-use crate::sample::{Sample, VmSample, Yields};
+use crate::sample::Sample;
+use crate::{baton, host};
+use baton_counters::{Client, Metrics};
 use baton_hostinfo::Host;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub struct Source {
     host: Host,
     began: Instant,
-    baton: Option<Baton>,
+    client: Option<Client>,
     kernel: Kernel,
 }
 
 impl Source {
     pub fn here() -> Source {
         let (host, kernel) = (Host::here(), Kernel::default());
-        Source { host, began: Instant::now(), baton: None, kernel }
+        Source { host, began: Instant::now(), client: None, kernel }
     }
 
     /// What is known now; of vCPUs only where they are asked for, or cost nothing.
@@ -32,22 +33,23 @@ impl Source {
         let at_s = self.began.elapsed().as_secs_f64();
         let wall_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (baton, vms) = match told {
-            Ok((yields, vms)) => (Ok(yields), vms),
+            Ok(told) => (Ok(baton::yields(&told)), baton::vms(told)),
             Err(why) => {
-                self.baton = None;
+                self.client = None;
                 (Err(why), self.kernel.sample(&self.host))
             }
         };
         Sample { at_s, wall_s, host, baton, vms }
     }
 
-    fn ask(&mut self, vcpus: bool) -> Result<(Yields, Vec<VmSample>), String> {
-        if self.baton.is_none() {
-            self.baton = Some(Baton::connect().map_err(|why| format!("{why:#}"))?);
-        }
-        match &mut self.baton {
-            Some(baton) => baton.ask(vcpus).map_err(|why| format!("{why:#}")),
-            None => Err("scx_baton has gone".to_owned()),
-        }
+    fn ask(&mut self, vcpus: bool) -> Result<Metrics, String> {
+        let connect = || Client::connect(Path::new(Client::SOCKET));
+        let mut client = self.client.take().map_or_else(connect, Ok);
+        let told = client.as_mut().map_or_else(
+            |why| Err(format!("{why:#}")),
+            |client| client.totals(vcpus).map_err(|why| format!("{why:#}")),
+        );
+        self.client = client.ok();
+        told
     }
 }

@@ -92,7 +92,9 @@ pub fn stats(vms: &[(String, String, u32)]) -> Value {
         "counted_s": 10.0, "policy": "kick,sent,ipi,kvm", "by_vm": by_vm, "at": 1,
         "yields": 100, "obeyed": 61, "redirected": 22, "missed_running": 1, "missed_asleep": 2,
         "missed_spent": 3, "missed_raced": 4, "missed_foreign": 5, "refused": 24,
-        "turns": 301, "gangs": 265, "lent": 912, "a later version's": [1],
+        "turns": 301, "gangs": 265, "lent": 912, "a later version's": [1], "vms": vms.len(),
+        "vcpus": 2, "spread": 1, "spins": 1904, "plain_yields": 9, "stacking_avoided": 1,
+        "host_preempts": 2, "visits": 3, "polls_cut": 4, "cores_left": 5, "boost_us": 6,
     })
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What is counted of one VM.
 
-use crate::bpf_intf::{vcpu_report, vm_ctx};
-use crate::vcpus::VcpuMetrics;
+use crate::VcpuMetrics;
 use anyhow::Result;
 use scx_stats_derive::{Stats, stat_doc};
 use serde::{Deserialize, Serialize};
@@ -69,51 +68,6 @@ pub struct VmMetrics {
 }
 
 impl VmMetrics {
-    /// Of a VM's record, since it was first seen; what its vCPUs have not ended counts, too.
-    pub fn new(vm: &vm_ctx, name: String, vcpus: &[vcpu_report]) -> Self {
-        let mut t = vm.times;
-        for open in vcpus.iter().map(|vcpu| &vcpu.open) {
-            t.ran_ns += open.ran_ns;
-            t.ready_ns += open.ready_ns;
-            t.costop_ns += open.costop_ns;
-            t.throttled_ns += open.throttled_ns;
-        }
-        let ms = |ns: u64| ns as f64 / 1e6;
-        Self {
-            name,
-            vcpus: vm.nr_vcpus.max(0) as u64,
-            weight: vm.weight.into(),
-            spread: vm.spread.into(),
-            ran_ms: ms(t.ran_ns),
-            ready_ms: ms(t.ready_ns),
-            ready_only_ms: ms(t.ready_ns.saturating_sub(t.costop_ns)),
-            throttled_ms: ms(t.throttled_ns),
-            costop_ms: ms(t.costop_ns),
-            spin_ms: ms(t.spin_ns),
-            boost_ms: ms(t.boost_ns),
-            ipi_wait_ms: ms(t.owed_ns),
-            spins: t.spins,
-            halts: t.halts,
-            polled: vm.halt.polled,
-            slept: vm.halt.slept,
-            poll_ms: ms(vm.halt.polled_ns),
-            vain_poll_ms: ms(vm.halt.vain_ns),
-            wakeups: vm.halt.wakeups.to_vec(),
-            wakeup_us: percentile_us(&vm.halt.wakeups, 50),
-            wakeup99_us: percentile_us(&vm.halt.wakeups, 99),
-            poll_by: match (vm.own_limit, vm.guest_polls) {
-                (0, 0) => "host",
-                (_, 0) => "VMM",
-                _ => "guest",
-            }
-            .into(),
-            boosts: t.boosts,
-            useful: t.useful,
-            useless: t.useless,
-            by_vcpu: vcpus.iter().map(|vcpu| (vcpu.vcpu_id, VcpuMetrics::new(vcpu))).collect(),
-        }
-    }
-
     pub fn since(&self, before: &Self) -> Self {
         // A run that ends while all are asked, one after the other, may be missing in an answer.
         let grown = |now: f64, before: f64| (now - before).max(0.0);
@@ -188,7 +142,7 @@ impl VmMetrics {
 }
 
 /// Of a histogram whose bucket i begins with 2^i ns, the bucket of that percentile; 0 without any.
-fn percentile_us(buckets: &[u64], percent: u64) -> f64 {
+pub fn percentile_us(buckets: &[u64], percent: u64) -> f64 {
     let rank = (buckets.iter().sum::<u64>() * percent).div_ceil(100);
     let mut seen = 0;
     let at = buckets.iter().position(|n| {

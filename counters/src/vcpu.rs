@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where the time of one vCPU went.
 
-use crate::bpf_intf::vcpu_report;
 use anyhow::Result;
 use scx_stats_derive::{Stats, stat_doc};
 use serde::{Deserialize, Serialize};
@@ -31,27 +30,6 @@ pub struct VcpuMetrics {
 }
 
 impl VcpuMetrics {
-    /// Since its thread became a vCPU.
-    pub fn new(r: &vcpu_report) -> Self {
-        let ms = |closed: u64, open: u64| (closed + open) as f64 / 1e6;
-        let (t, open) = (&r.times, &r.open);
-        let watched_ms = r.age_ns as f64 / 1e6;
-        let ran_ms = ms(t.ran_ns, open.ran_ns);
-        let ready_ms = ms(t.ready_ns, open.ready_ns);
-        let costop_ms = ms(t.costop_ns, open.costop_ns);
-        let throttled_ms = ms(t.throttled_ns, open.throttled_ns);
-        Self {
-            tid: r.pid,
-            cpu: r.cpu,
-            watched_ms,
-            ran_ms,
-            ready_only_ms: ready_ms - costop_ms,
-            costop_ms,
-            throttled_ms,
-            waited_ms: watched_ms - ran_ms - ready_ms - throttled_ms,
-        }
-    }
-
     pub fn since(&self, before: &Self) -> Self {
         // Another thread is a new vCPU of that number.
         if self.tid != before.tid || self.watched_ms < before.watched_ms {
