@@ -182,7 +182,7 @@ fn refuses_a_kernel_without_sched_ext() {
     let found =
         on_host(options, r#"echo "said=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '"#);
     assert!(found.text("said").contains("has no sched_ext"), "{}", found.out);
-    assert!(found.text("said").contains("status 1"), "{}", found.out);
+    assert!(found.text("said").contains("status 78"), "{}", found.out);
 }
 
 /// `make soak`: whatever a host does in an hour, over and over. Guests that emulation loses are
