@@ -3,12 +3,13 @@
 
 use crate::sample::{Times, VcpuSample, VmSample};
 use baton_hostinfo::{Host, vms};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// VMs come and go seldom, and to look for them reads a file of every thread.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The VMs that were found, with their threads' files open: to open one takes longer than to read
 /// it.
@@ -38,6 +39,11 @@ impl Kernel {
     }
 
     fn look(&mut self, host: &Host) {
+        if self.looked.is_none() {
+            // A file for each vCPU: the usual soft limit is 1,024. Without more some are missing.
+            let _ = getrlimit(Resource::RLIMIT_NOFILE)
+                .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+        }
         self.looked = Some(Instant::now());
         let mut before = std::mem::take(&mut self.vms);
         for vm in vms(host) {
