@@ -245,6 +245,23 @@ fn operators_see_vms_by_name() {
     assert!(found.text("gone").ends_with(" 0"), "{}", found.out);
 }
 
+/// Prints what README shows.
+#[test]
+#[ignore = "for README"]
+fn the_readmes_lines() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        echo "30000 100000" >/sys/fs/cgroup/b/cpu.max
+        work a 9 barrier; work b 9 barrier; busy
+        sleep 2
+        command baton top --batch --vcpus -n 2
+        "#,
+    );
+    println!("{}", found.out);
+    assert_eq!(found.out.matches("  vCPU ").count(), 8, "{}", found.out);
+}
+
 /// The number that follows a name on a line of statistics.
 fn number_behind(line: &str) -> impl Fn(&str) -> f64 {
     move |name| {

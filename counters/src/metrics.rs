@@ -127,9 +127,9 @@ impl Metrics {
     pub fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(
             out,
-            "[scx_baton] {:.1} s | VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} redirected {} \
-             refused {} missed: running {} asleep {} spent {} raced {} foreign {} | plain yields {} \
-             | turns {} gangs {} stacking avoided {} | host preempts {} visits {} lent {} polls cut \
+            "[scx_baton] {:.1} s | VMs {} vCPUs {} spread {} | spins {} yields {} obeyed {} \
+             redirected {} refused {} missed: running {} asleep {} spent {} raced {} foreign {} | \
+             plain yields {} | turns {} gangs {} stacking avoided {} | host preempts {} visits {} lent {} polls cut \
              {} cores left {} | boost {:.1} ms",
             self.counted_s,
             self.vms,

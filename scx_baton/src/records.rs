@@ -79,7 +79,7 @@ impl Scheduler<'_> {
     }
 }
 
-/// Of a VM among all that there ever are: a slot's next VM is another one, also of the same process.
+/// Of a VM among all that there ever are: a slot's next VM has another generation.
 fn key((slot, vm): &(u32, vm_ctx)) -> String {
     format!("{}.{slot}.{}", vm.tgid, vm.gen_)
 }

@@ -75,8 +75,8 @@ fn vcpu_cell(column: Column, vcpu: &VcpuRates) -> String {
     }
 }
 
-const CSV_HEAD: &str = "time,host,scheduler,vm,vcpu,vcpus,run,ready,costop,throttled,wait,spin,poll,\
-     ipi_wait_ms,ple_s,boosts_s,useful,wake99_us\n";
+const CSV_HEAD: &str = "time,host,scheduler,vm,vcpu,vcpus,run,ready,costop,throttled,wait,spin,\
+     poll,ipi_wait_ms,ple_s,boosts_s,useful,wake99_us\n";
 
 fn csv(now: &Sample, vms: &[&VmRates], is_first: bool) -> String {
     let mut out = if is_first { CSV_HEAD.to_owned() } else { String::new() };

@@ -2,6 +2,7 @@
 //! What happened between two samples: the figures of a screen.
 
 use crate::sample::{HostSample, Sample, Times, VcpuSample, VmSample, Yields};
+use baton_counters::percentile_us;
 use serde::Serialize;
 
 /// Between two samples.
@@ -190,14 +191,7 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
 fn wake99(before: &[u64], now: &[u64]) -> Option<f64> {
     let earlier = before.iter().copied().chain(std::iter::repeat(0));
     let counts: Vec<u64> = now.iter().zip(earlier).map(|(n, old)| n.saturating_sub(old)).collect();
-    let rank = (counts.iter().sum::<u64>() * 99).div_ceil(100);
-    let mut seen = 0;
-    let place = counts.iter().position(|n| {
-        seen += n;
-        rank > 0 && seen >= rank
-    });
-    // Beyond 2^63 ns there is none.
-    place.map(|bucket| 2f64.powi(bucket as i32) / 1e3)
+    counts.iter().any(|n| *n > 0).then(|| percentile_us(&counts, 99))
 }
 
 #[cfg(test)]
