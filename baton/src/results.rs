@@ -318,7 +318,7 @@ fn versus(runs: &[Outcome], kernel: &[Outcome]) -> Option<Versus> {
             Some((total, of_kernel.into_iter().find(|(of, _)| *of == repetition)?.1))
         })
         .collect();
-    let found = paired_ratio(&pairs)?;
+    let found = paired_ratio(&pairs, 0.95)?;
     Some(Versus {
         ratio: found.ratio,
         low: found.interval.map(|(low, _)| low),

@@ -36,7 +36,7 @@ pub fn ratios(name: &str, now: [&Value; 2], then: [&Value; 2]) -> String {
         let interval = |[base, of]: [&Value; 2]| {
             let base = named(base, &measured["name"])?;
             let pairs = pairs(named(of, &measured["name"])?, base);
-            paired_ratio(&pairs)?.interval
+            paired_ratio(&pairs, 0.95)?.interval
         };
         let Some((now, then)) = interval(now).zip(interval(then)) else { continue };
         if now.0 > then.1 || then.0 > now.1 {

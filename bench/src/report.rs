@@ -495,7 +495,7 @@ pub fn comparison(reports: &[(String, Report)]) -> String {
             for (_, report) in others {
                 let pairs = report.measured.get(place).map(|other| pairs(other, measured, series));
                 let pairs = pairs.unwrap_or_default();
-                row.push(paired_ratio(&pairs).map_or("–".into(), ratio));
+                row.push(paired_ratio(&pairs, 0.95).map_or("–".into(), ratio));
             }
             row.push(String::new());
             rows.push(row);

@@ -2,6 +2,8 @@
 //! The few statistics that an experiment reports. All functions ignore nothing and clean nothing:
 //! what goes in was measured.
 
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
 /// The middle of the values (mean of the middle two); `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
@@ -38,7 +40,7 @@ pub fn jain(values: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// A ratio with its 95 % confidence interval.
+/// A ratio with a confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub ratio: f64,
@@ -50,7 +52,8 @@ pub struct Ratio {
 /// How many times `b` each `a` is, from pairs `(a, b)` measured next to each other: the geometric
 /// mean, with a t-interval on the logarithms. Pairs with a value that is not above 0 have no
 /// logarithm; with one of these the answer is `None`, since dropping it would flatter the rest.
-pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+/// `confidence` is above 0 and below 1.
+pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Ratio> {
     if pairs.is_empty() || pairs.iter().any(|(a, b)| !(*a > 0.0 && *b > 0.0)) {
         return None;
     }
@@ -59,25 +62,15 @@ pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let mean = logs.iter().sum::<f64>() / n as f64;
     let interval = (n >= 2).then(|| {
         let variance = logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
-        let half = t_975(n - 1) * (variance / n as f64).sqrt();
+        let half = t(n - 1, 0.5 + confidence / 2.0) * (variance / n as f64).sqrt();
         ((mean - half).exp(), (mean + half).exp())
     });
     Some(Ratio { ratio: mean.exp(), interval, pairs: n })
 }
 
-/// The 97.5 % quantile of Student's t distribution; `freedom` from 1.
-fn t_975(freedom: usize) -> f64 {
-    // The usual table; beyond it the Cornish-Fisher expansion is exact to three digits.
-    const TABLE: [f64; 12] =
-        [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
-    match freedom {
-        1..=12 => TABLE[freedom - 1],
-        _ => {
-            let (z, n) = (1.959_964_f64, freedom as f64);
-            z + (z.powi(3) + z) / (4.0 * n)
-                + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * n * n)
-        }
-    }
+/// A quantile of Student's t distribution; `freedom` from 1, `q` between 0 and 1.
+fn t(freedom: usize, q: f64) -> f64 {
+    StudentsT::new(0.0, 1.0, freedom as f64).map_or(f64::INFINITY, |t| t.inverse_cdf(q))
 }
 
 #[cfg(test)]
@@ -142,7 +135,7 @@ mod tests {
     fn paired_ratio_sees_through_drift() {
         // The machine slows down tenfold over the pairs, the ratio stays.
         let pairs: Vec<_> = (1..=10).map(|i| (20.0 / i as f64, 10.0 / i as f64)).collect();
-        let found = paired_ratio(&pairs).unwrap();
+        let found = paired_ratio(&pairs, 0.95).unwrap();
         let (low, high) = found.interval.unwrap();
         assert!(close(found.ratio, 2.0) && close(low, 2.0) && close(high, 2.0));
     }
@@ -152,7 +145,8 @@ mod tests {
         for (a, b) in lists().zip(lists().skip(12)) {
             let pairs: Vec<_> = a.iter().copied().zip(b).collect();
             let turned: Vec<_> = pairs.iter().map(|(a, b)| (*b, *a)).collect();
-            let (one, other) = (paired_ratio(&pairs).unwrap(), paired_ratio(&turned).unwrap());
+            let (one, other) =
+                (paired_ratio(&pairs, 0.95).unwrap(), paired_ratio(&turned, 0.95).unwrap());
             assert!(close(one.ratio * other.ratio, 1.0));
             if let (Some((low, high)), Some((_, other_high))) = (one.interval, other.interval) {
                 assert!(low <= one.ratio && one.ratio <= high);
@@ -163,18 +157,21 @@ mod tests {
 
     #[test]
     fn paired_ratio_knows_its_limits() {
-        assert_eq!(paired_ratio(&[]), None);
-        assert_eq!(paired_ratio(&[(1.0, 2.0), (0.0, 1.0)]), None);
-        assert_eq!(paired_ratio(&[(1.0, 2.0)]).unwrap().interval, None);
-        // Logs 0 and ln 4: mean ln 2, half width 12.706 · ln 4 / 2.
-        let (low, high) = paired_ratio(&[(1.0, 1.0), (4.0, 1.0)]).unwrap().interval.unwrap();
-        let half = 12.706 * 4f64.ln() / 2.0;
+        assert_eq!(paired_ratio(&[], 0.95), None);
+        assert_eq!(paired_ratio(&[(1.0, 2.0), (0.0, 1.0)], 0.95), None);
+        assert_eq!(paired_ratio(&[(1.0, 2.0)], 0.95).unwrap().interval, None);
+        // Logs 0 and ln 4: mean ln 2, half width t · ln 4 / 2 with t = tan(0.95 π / 2).
+        let (low, high) = paired_ratio(&[(1.0, 1.0), (4.0, 1.0)], 0.95).unwrap().interval.unwrap();
+        let half = (0.475 * std::f64::consts::PI).tan() * 4f64.ln() / 2.0;
         assert!(close(low, (2f64.ln() - half).exp()) && close(high, (2f64.ln() + half).exp()));
     }
 
     #[test]
     fn t_quantiles_shrink_to_the_normal_one() {
-        assert!((1..200).all(|n| t_975(n) > t_975(n + 1)));
-        assert!((t_975(13) - 2.160).abs() < 0.001 && (t_975(30) - 2.042).abs() < 0.001);
+        assert!((1..200).all(|n| t(n, 0.975) > t(n + 1, 0.975)));
+        // As tables have them.
+        for (freedom, q, value) in [(13, 0.975, 2.160), (30, 0.975, 2.042), (5, 0.995, 4.032)] {
+            assert!((t(freedom, q) - value).abs() < 0.001, "{freedom} {q}");
+        }
     }
 }

@@ -108,7 +108,7 @@ pub fn compare(compare: &Compare) -> Result<()> {
         let work: Vec<f64> = outcomes.iter().map(|outcome| outcome.rate()).collect();
         let pairs: Vec<(f64, f64)> =
             rates(place).into_iter().zip(&first).filter_map(|(a, b)| a.zip(*b)).collect();
-        let ratio = paired_ratio(&pairs).map_or("–".into(), |ratio| match ratio.interval {
+        let ratio = paired_ratio(&pairs, 0.95).map_or("–".into(), |ratio| match ratio.interval {
             Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", ratio.ratio),
             None => format!("{:.2}", ratio.ratio),
         });
