@@ -5,13 +5,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::command;
 
 /// Of the CPU times in /proc; USER_HZ is 100 in every x86-64 kernel.
 const TICKS_A_SECOND: f64 = 100.0;
@@ -141,14 +142,9 @@ fn cpu_ticks(child: &Child) -> u64 {
 fn spawn(command: &[String]) -> Result<(Child, File)> {
     let (name, args) = command.split_first().context("empty scheduler command")?;
     let log = tempfile::tempfile().context("no file for what it says")?;
-    let child = Command::new(name)
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log.try_clone()?)
-        .process_group(0)
-        .spawn()
-        .context("cannot start it")?;
+    let mut command = Command::new(name);
+    command.args(args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    let child = command::tie_to_us(&mut command).spawn().context("cannot start it")?;
     Ok((child, log))
 }
 
