@@ -315,6 +315,21 @@ fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
     })
 }
 
+/// What an end in good order may take.
+const END: Duration = Duration::from_secs(5);
+
+/// As Ctrl-C; and if that does not help, at once: the kernel takes over when its file descriptors
+/// are closed.
+fn end_after(time: Duration, shutdown: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(time);
+        info!("its time is over (--for)");
+        shutdown.store(true, Ordering::Relaxed);
+        std::thread::sleep(END);
+        std::process::exit(1);
+    });
+}
+
 fn run(opts: Opts) -> Result<()> {
     if opts.version {
         return say(&format!("{NAME} {}\n", build_id::full_version(env!("CARGO_PKG_VERSION"))));
@@ -341,6 +356,9 @@ fn run(opts: Opts) -> Result<()> {
     let wanted = stats::Wanted { totals: opts.totals, vcpus: opts.vcpus };
     if let Some(interval) = opts.monitor {
         return stats::monitor(interval, wanted, shutdown);
+    }
+    if let Some(time) = opts.time {
+        end_after(time, shutdown.clone());
     }
     refuse::unfit_host()?;
     let exits = Exits::of(&REASONS);
