@@ -16,6 +16,7 @@ pub mod plot;
 mod polling;
 pub mod report;
 mod run;
+mod steady;
 mod vcpu;
 mod vm;
 
@@ -23,3 +24,4 @@ pub mod figures;
 
 pub use measurements::{Test, all, find};
 pub use run::{Bench, Options};
+pub use steady::Steady;

@@ -55,9 +55,9 @@ const UP: Duration = Duration::from_secs(30);
 
 /// Measurements on a host whose KVM can be used.
 pub struct Bench {
-    kvm: Kvm,
-    tests: Vec<Test>,
-    options: Options,
+    pub(crate) kvm: Kvm,
+    pub(crate) tests: Vec<Test>,
+    pub(crate) options: Options,
     tsc_khz: u64,
     cgroups: Option<Cgroups>,
 }
@@ -153,7 +153,7 @@ fn tsc_khz(kvm: &Kvm) -> Result<u64> {
 }
 
 impl Bench {
-    fn spec(&self, test: &Test) -> Spec {
+    pub(crate) fn spec(&self, test: &Test) -> Spec {
         let vcpus = match test.vcpus {
             Vcpus::Exactly(n) => n,
             Vcpus::Wanted(least) => self.options.vcpus[0].max(least),
@@ -205,7 +205,13 @@ impl Bench {
     }
 
     /// The VM with this number.
-    fn start(&self, vm: u32, spec: Spec, io: Option<Duration>, pin: bool) -> Result<Running> {
+    pub(crate) fn start(
+        &self,
+        vm: u32,
+        spec: Spec,
+        io: Option<Duration>,
+        pin: bool,
+    ) -> Result<Running> {
         if let Some(cgroups) = &self.cgroups {
             cgroups.enter(vm as usize)?;
         }
@@ -322,7 +328,7 @@ impl Bench {
     }
 
     /// Until all vCPUs of these VMs run.
-    fn wait_up(&self, running: &[Running]) -> Result<()> {
+    pub(crate) fn wait_up(&self, running: &[Running]) -> Result<()> {
         let up = |vm: &Vm| vm.params().up.load(SeqCst) >= vm.spec.vcpus.into();
         let deadline = Instant::now() + UP;
         while !running.iter().all(|running| up(&running.vm)) {
@@ -371,7 +377,7 @@ impl Bench {
 }
 
 /// Rounds of all vCPUs together, or turns of each of them, so far.
-fn done(vm: &Vm) -> f64 {
+pub(crate) fn done(vm: &Vm) -> f64 {
     let ops = (0..vm.spec.vcpus).map(|vcpu| vm.area(vcpu).ops.load(SeqCst)).sum::<u64>() as f64;
     // At a barrier all of them count the same round.
     if vm.spec.test == TEST_BARRIER { ops / f64::from(vm.spec.vcpus) } else { ops }
