@@ -15,6 +15,7 @@ mod results;
 mod sim;
 mod table;
 mod testbed;
+mod trial;
 
 use std::env;
 use std::process::ExitCode;
@@ -36,11 +37,12 @@ Where to begin:
   baton sim compare two-barriers --vary scheduler=eevdf,scx_baton        seconds, simulated
   sudo baton doctor                      will scx_baton run on this host, and what costs its VMs
   sudo baton top                         who waits for CPU on this host
+  sudo baton trial --for 6m              proof that it helps its VMs, or does not
   sudo baton bench                       measure this host: a minute; needs /dev/kvm
   sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
 
-Root: 'bench --schedulers' (which puts other schedulers in charge of the host while it measures), \
-'doctor --fix' and 'doctor --restore' (which write the kernel's parameters); nothing else changes \
+Root: 'trial' (which puts scx_baton in charge of the host in its slots), 'bench --schedulers' (which \
+puts others in charge while it measures), 'doctor --fix' and 'doctor --restore' (which write the kernel's parameters); nothing else changes \
 this host beyond its output files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else \
 ~/.cache/baton).
 
@@ -60,6 +62,8 @@ enum Tool {
     Doctor(doctor::Doctor),
     /// Who waits for CPU on this host, and why: a screen, or lines
     Top(baton_top::Top),
+    /// Does it help my VMs: this host under the kernel's scheduler and scx_baton in turns
+    Trial(Box<trial::Trial>),
     /// What scx_baton does on this host, for Prometheus
     Exporter(exporter::Exporter),
     /// An emulated KVM host, booted in seconds, to run things on
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
             },
             |()| 0,
         ),
+        Tool::Trial(trial) => trial::main(*trial),
         Tool::Exporter(exporter) => exporter::main(&exporter),
         Tool::Testbed(what) => testbed::main(what),
     };

@@ -12,7 +12,7 @@ mod elf;
 mod emulator;
 pub mod exact;
 pub mod experiment;
-mod hash;
+pub mod hash;
 pub mod host;
 mod image;
 pub mod interrupt;

@@ -7,12 +7,12 @@
 mod baton;
 mod columns;
 mod feed;
-mod host;
-mod kernel;
+pub mod host;
+pub mod kernel;
 mod live;
 mod plain;
 mod rates;
-mod sample;
+pub mod sample;
 mod screen;
 mod source;
 mod tape;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the user wants, checked before anything is touched, and asked once more.
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, BufRead, IsTerminal};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use baton_bench::{Bench, Steady, find};
+use baton_doctor::report::Report;
+use baton_doctor::{Level, Scene};
+use baton_hostinfo::Host;
+use baton_output::{open_all, say};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::bundle::{Abort, Bundle, HostFacts};
+use crate::limits::KernelLog;
+use crate::plan::{Measure, Plan};
+use crate::probe::Probe;
+use crate::run::Run;
+use crate::sampler::Sampler;
+use crate::words;
+
+/// EX_CONFIG of sysexits.h, as scx_baton has it: the host has to be changed first.
+const UNFIT: i32 = 78;
+const INTERRUPTED: i32 = 130;
+
+pub struct Options {
+    pub time: Duration,
+    pub slot: Duration,
+    /// `None`: another one each time.
+    pub seed: Option<u64>,
+    pub control: bool,
+    pub probe: Option<String>,
+    pub lower_is_better: bool,
+    pub synthetic: Option<Synthetic>,
+    pub yes: bool,
+    pub bundle: PathBuf,
+    pub scheduler: PathBuf,
+}
+
+/// VMs that the trial runs.
+pub struct Synthetic {
+    /// Of 'baton bench list'.
+    pub test: String,
+    pub vms: u32,
+    pub vcpus: u32,
+}
+
+/// Returns the exit status.
+///
+/// Errors: it cannot begin; nothing on the host has been changed then.
+pub fn trial(options: &Options) -> Result<i32> {
+    let [out] = open_all([("--bundle", Some(options.bundle.as_path()))], &[])?;
+    let out = out.context("--bundle names no file")?;
+    let scene = Scene::here();
+    if scene.baton_runs() {
+        bail!("scx_baton schedules this host: stop it first, a trial starts it in its slots");
+    }
+    let report = Report::of(&scene);
+    if report.status() == 2 && !options.control {
+        say(&report.text(None))?;
+        baton_output::note("baton trial: scx_baton cannot run on this host, see above");
+        return Ok(UNFIT);
+    }
+    // SAFETY: geteuid() only returns a number.
+    if unsafe { libc::geteuid() } != 0 && !options.control {
+        bail!("no permission to load a scheduler: run it as root (sudo baton trial)");
+    }
+    let synthetic = options.synthetic.as_ref().map(start).transpose()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let measure = measure(options);
+    let plan = Plan::new(options.time, options.slot, seed(options), measure, options.control);
+    let window = Duration::from_secs_f64(plan.slot_s - plan.dropped_s);
+    let probe = options.probe.as_deref().map(|command| -> Result<_> {
+        let once = Probe::once(command, window, || stop.load(Ordering::Relaxed));
+        let (value, takes) = once.context("the probe")?;
+        Ok((command.to_owned(), value, takes))
+    });
+    let probe = probe.transpose()?;
+
+    let mut sampler = Sampler::here();
+    sampler.sample(0.0, None);
+    ensure!(
+        sampler.count() > 0 || plan.measure != Measure::Ready,
+        "no VM runs on this host, or its vCPUs are not to be told from other threads ('baton top' \
+         shows them): start some, or see --synthetic"
+    );
+    let log = KernelLog::open();
+    let bundle = Bundle::new(facts(&scene, &report), plan);
+    let printed = probe.as_ref().map(|(_, value, takes)| (*value, takes.as_secs_f64()));
+    let file = options.bundle.display().to_string();
+    say(&words::plan(&bundle, sampler.count(), printed, log.is_some(), &file))?;
+    if !options.yes && !agreed(&stop)? {
+        return Ok(if stop.load(Ordering::Relaxed) { INTERRUPTED } else { 1 });
+    }
+
+    let probe = probe.map(|(command, _, takes)| (command, takes));
+    let scheduler = options.scheduler.clone();
+    let mut run = Run { bundle, out, scheduler, probe, synthetic, sampler, log, stop };
+    let ended = run.all();
+    let mut text = words::verdict(&run.bundle);
+    if ended.as_ref().is_none_or(|ended| ended.abort != Abort::Bundle)
+        && let Some(seal) = run.bundle.seal()?
+    {
+        text += &format!("{file} has every sample; its hash is {seal}\n");
+    }
+    let told = say(&text);
+    let Some(ended) = ended else { return told.map(|()| 0) };
+    baton_output::note(&format!(
+        "baton trial: {}; the kernel's scheduler is in charge",
+        match ended.why == ended.abort.words() {
+            true => ended.why,
+            false => format!("{}: {}", ended.abort.words(), ended.why),
+        }
+    ));
+    Ok(if ended.abort == Abort::User { INTERRUPTED } else { 1 })
+}
+
+/// Tells a bundle's verdict, computed anew.
+///
+/// Errors: it cannot be read, or is not as the trial wrote it.
+pub fn verify(file: &Path) -> Result<Bundle> {
+    let name = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    let bundle = Bundle::parse(&text).with_context(|| format!("{name}"))?;
+    bundle.verify().with_context(|| format!("{name} was changed"))?;
+    let mut told = words::verdict(&bundle);
+    if let Some(seal) = bundle.seal()? {
+        told += &format!("{name} is as a trial wrote it; its hash is {seal}\n");
+    }
+    say(&told)?;
+    Ok(bundle)
+}
+
+fn measure(options: &Options) -> Measure {
+    match (&options.probe, &options.synthetic) {
+        (Some(_), _) => Measure::Probe { lower_is_better: options.lower_is_better },
+        (_, Some(synthetic)) => Measure::Work {
+            test: synthetic.test.clone(),
+            vms: synthetic.vms,
+            vcpus: synthetic.vcpus,
+        },
+        _ => Measure::Ready,
+    }
+}
+
+fn seed(options: &Options) -> u64 {
+    // The standard library's hash maps have random keys of the kernel.
+    let random = || RandomState::new().build_hasher().finish();
+    // JSON's numbers are exact up to 2^53.
+    options.seed.unwrap_or_else(random) & ((1 << 53) - 1)
+}
+
+fn start(synthetic: &Synthetic) -> Result<Steady> {
+    let name = &synthetic.test;
+    let mut tests = find(std::slice::from_ref(name))
+        .map_err(|_| anyhow::anyhow!("there is no measurement {name}: see 'baton bench list'"))?;
+    // A name that is another one's beginning is meant itself.
+    tests.sort_by_key(|test| test.name != *name);
+    tests.truncate(1);
+    let options = baton_bench::Options {
+        vms: synthetic.vms,
+        vcpus: vec![synthetic.vcpus],
+        weights: Vec::new(),
+        pin: false,
+        samples: 1,
+        time: Duration::from_secs(1),
+        deadline: Duration::from_secs(60),
+    };
+    Steady::start(&Bench::new(tests, options)?).context("synthetic VMs")
+}
+
+fn facts(scene: &Scene, report: &Report) -> HostFacts {
+    let cpu = Host::here().read("/proc/cpuinfo").and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    let worth = report.found.iter().filter(|found| found.finding.level != Level::Note);
+    HostFacts {
+        baton: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: scene.release.clone(),
+        cpu: cpu.unwrap_or_default(),
+        cpus: scene.online.len() as u32,
+        findings: worth.map(|found| found.finding.id.to_owned()).collect(),
+    }
+}
+
+/// Errors: nobody is there to be asked.
+fn agreed(stop: &AtomicBool) -> Result<bool> {
+    ensure!(io::stdin().is_terminal(), "standard input is no terminal to ask: add --yes");
+    say("Go on? [y/N] ")?;
+    // A read would go on after a signal.
+    while !stop.load(Ordering::Relaxed) {
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::from(100u8)).is_ok_and(|ready| ready > 0) {
+            break;
+        }
+    }
+    if stop.load(Ordering::Relaxed) {
+        say("\n")?;
+        return Ok(false);
+    }
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
+    let yes = ["y", "yes"].contains(&answer.trim().to_lowercase().as_str());
+    Ok(yes)
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Slot after slot, and an end that leaves the host with the kernel's scheduler.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use baton_bench::Steady;
+use baton_output::{OutFile, note};
+use baton_testbed::scheduler::{self, Running, StartError};
+
+use crate::bundle::{Abort, Bundle, Probed, Sample, Slot};
+use crate::keys::Keys;
+use crate::limits::{KernelLog, ReadyLimit};
+use crate::plan::Who;
+use crate::probe::Probe;
+use crate::progress::Progress;
+use crate::sampler::Sampler;
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// Between samples, of slots of 30 s.
+const SAMPLE_S: f64 = 1.0;
+
+/// Beyond its slots, what scx_baton may take to start and to be stopped. Then it ends by itself.
+const LIMIT_S: f64 = 30.0;
+
+/// What a trial works with.
+pub struct Run {
+    pub bundle: Bundle,
+    pub out: OutFile,
+    pub scheduler: PathBuf,
+    /// The command, and how long one run of it takes.
+    pub probe: Option<(String, Duration)>,
+    pub synthetic: Option<Steady>,
+    pub sampler: Sampler,
+    pub log: Option<KernelLog>,
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Why it ended early, with what a person has to know.
+pub struct Ended {
+    pub abort: Abort,
+    pub why: String,
+}
+
+impl Ended {
+    fn of(abort: Abort, why: impl Into<String>) -> Ended {
+        Ended { abort, why: why.into() }
+    }
+}
+
+/// What lasts while slots are run.
+struct Now {
+    began: Instant,
+    running: Option<Running>,
+    limit: ReadyLimit,
+    keys: Option<Keys>,
+    progress: Progress,
+}
+
+impl Run {
+    /// All slots; then the bundle is whole, and written.
+    pub fn all(&mut self) -> Option<Ended> {
+        let mut now = Now {
+            began: Instant::now(),
+            running: None,
+            limit: ReadyLimit::default(),
+            keys: Keys::listen(),
+            progress: Progress::new(self.bundle.plan.order.len()),
+        };
+        let slots = self.bundle.plan.order.len();
+        let done = (0..slots).try_for_each(|place| self.slot(&mut now, place));
+        now.progress.clear();
+        let mut ended = done.err();
+        if let Err(why) = give_back(&mut now) {
+            ended.get_or_insert(Ended::of(Abort::Scheduler, why));
+        }
+        let end = ended.as_ref().map(|ended| ended.abort);
+        let whole = self.bundle.finish(end);
+        if let Err(error) = whole.and_then(|()| self.out.finish(&self.bundle.text()?)) {
+            ended.get_or_insert(Ended::of(Abort::Bundle, format!("{error:#}")));
+        }
+        ended
+    }
+
+    fn slot(&mut self, now: &mut Now, place: usize) -> Result<(), Ended> {
+        self.switch(now, place)?;
+        let before = self.bundle.last_hash().map_err(|error| of_bundle(&error))?;
+        let (who, began) = (self.bundle.plan.order[place], now.began.elapsed());
+        let began_s = began.as_millis() as f64 / 1e3;
+        let mut slot = Slot { before, who, began_s, samples: Vec::new(), probe: Vec::new() };
+        now.limit.begin();
+        let lasted = self.measure(now, place, &mut slot);
+        // What was measured until then is kept.
+        self.bundle.push(slot);
+        let kept = self.bundle.text().and_then(|text| self.out.keep(&text));
+        lasted?;
+        kept.map_err(|error| of_bundle(&error))
+    }
+
+    /// The scheduler of this slot takes over, if it is not in charge.
+    fn switch(&self, now: &mut Now, place: usize) -> Result<(), Ended> {
+        let plan = &self.bundle.plan;
+        let who = if plan.control { Who::Kernel } else { plan.order[place] };
+        let failed = |why| Ended::of(Abort::Scheduler, why);
+        match (who, &now.running) {
+            (Who::Kernel, _) => give_back(now).map_err(failed),
+            (Who::Baton, Some(_)) => Ok(()),
+            (Who::Baton, None) => {
+                now.progress.show(place, "scx_baton starts");
+                let slots = plan.order[place..].iter().take_while(|who| **who == Who::Baton);
+                let limit = slots.count() as f64 * plan.slot_s + LIMIT_S;
+                let program = self.scheduler.display().to_string();
+                let command = [program, "--for".into(), format!("{limit:.0}")];
+                let start = scheduler::start(&command).map_err(|error| match error {
+                    StartError::Ended(why) | StartError::Hung(why) => failed(why),
+                })?;
+                now.running = Some(start);
+                Ok(())
+            }
+        }
+    }
+
+    fn measure(&mut self, now: &mut Now, place: usize, slot: &mut Slot) -> Result<(), Ended> {
+        let (slot_s, dropped_s) = (self.bundle.plan.slot_s, self.bundle.plan.dropped_s);
+        let every = SAMPLE_S.min(slot_s / 30.0);
+        let began = Instant::now();
+        let mut probe: Option<Probe> = None;
+        let mut next_s = 0.0;
+        loop {
+            let at_s = began.elapsed().as_secs_f64();
+            if at_s >= next_s {
+                let work = self.synthetic.as_ref().map(Steady::done);
+                let sample = self.sampler.sample(at_s, work);
+                let too_long = slot.samples.last().and_then(|before| {
+                    now.progress.sample(place, slot.who, before, &sample);
+                    now.limit.look(slot.who, before, &sample)
+                });
+                slot.samples.push(sample);
+                if let Some((vm, percent, usual)) = too_long {
+                    let name = self.sampler.name(vm);
+                    let why = format!(
+                        "VM {name} waited for CPUs {percent:.0} % of its vCPUs' time, under the \
+                         kernel's scheduler {usual:.1} %"
+                    );
+                    return Err(Ended::of(Abort::Ready, why));
+                }
+                next_s = ((at_s / every).floor() + 1.0) * every;
+                if at_s >= slot_s {
+                    break;
+                }
+                // The last one is the slot's end.
+                next_s = if next_s > slot_s - every / 2.0 { slot_s } else { next_s };
+            }
+            self.watch(now)?;
+            if let Some((command, takes)) = &self.probe {
+                let fits = at_s + takes.as_secs_f64() < slot_s;
+                let run = turn(&mut probe, command, at_s >= dropped_s && fits, began);
+                slot.probe.extend(run.map_err(|e| Ended::of(Abort::Probe, format!("{e:#}")))?);
+            }
+            let until = (next_s - began.elapsed().as_secs_f64()).max(0.0);
+            std::thread::sleep(TICK.min(Duration::from_secs_f64(until)));
+        }
+        if self.probe.is_some() && !slot.probe.iter().any(|one| one.from_s >= dropped_s) {
+            return Err(Ended::of(Abort::Probe, "it did not end within its slot"));
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, now: &mut Now) -> Result<(), Ended> {
+        if self.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit) {
+            return Err(Ended::of(Abort::User, Abort::User.words()));
+        }
+        if let Some(warning) = self.log.as_mut().and_then(KernelLog::warning) {
+            return Err(Ended::of(Abort::KernelWarning, warning));
+        }
+        if let Some(why) = now.running.as_mut().and_then(Running::lost) {
+            return Err(Ended::of(Abort::Scheduler, why));
+        }
+        match self.synthetic.as_ref().and_then(Steady::failure) {
+            Some(why) => Err(Ended::of(Abort::Synthetic, why)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn of_bundle(error: &anyhow::Error) -> Ended {
+    Ended::of(Abort::Bundle, format!("{error:#}"))
+}
+
+/// The kernel's scheduler is in charge again.
+fn give_back(now: &mut Now) -> Result<(), String> {
+    let Some(running) = now.running.take() else { return Ok(()) };
+    running.stop().map_err(|error| {
+        let why = format!("{error:#}");
+        note(&format!("baton trial: {why}: 'cat /sys/kernel/sched_ext/state' tells who schedules"));
+        why
+    })
+}
+
+/// One run of the probe after the other: the value of one that has ended.
+fn turn(
+    probe: &mut Option<Probe>,
+    command: &str,
+    may_start: bool,
+    began: Instant,
+) -> anyhow::Result<Option<Probed>> {
+    let Some(run) = probe else {
+        if may_start {
+            *probe = Some(Probe::start(command)?);
+        }
+        return Ok(None);
+    };
+    let value = run.poll()?;
+    let from_s = run.began().duration_since(began).as_secs_f64();
+    let to_s = began.elapsed().as_secs_f64();
+    Ok(value.map(|value| {
+        *probe = None;
+        Probed { from_s, to_s, value }
+    }))
+}
+
+/// The mean of what vCPUs waited between two samples, in % of their time.
+pub fn ready_percent(before: &Sample, now: &Sample) -> Option<f64> {
+    let pair = |vm: &crate::bundle::VmTimes| {
+        let then = before.vms.iter().find(|then| then.0 == vm.0)?;
+        Some((vm.3 - then.3, f64::from(vm.1)))
+    };
+    let all = now.vms.iter().filter_map(pair);
+    let (ready, vcpus) = all.fold((0.0, 0.0), |(ready, vcpus), (r, v)| (ready + r, vcpus + v));
+    let seconds = now.at_s - before.at_s;
+    (vcpus > 0.0 && seconds > 0.0).then(|| ready / (vcpus * seconds * 10.0))
+}

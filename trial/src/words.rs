@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a trial says before it begins and after it has ended.
+
+use crate::bundle::Bundle;
+use crate::plan::{BLOCK, CLAIM_BLOCKS, Measure, Plan, Who};
+
+/// What will be done; `probe` is what it printed and how long it took, in seconds.
+pub fn plan(
+    bundle: &Bundle,
+    vms: usize,
+    probe: Option<(f64, f64)>,
+    log: bool,
+    file: &str,
+) -> String {
+    let (plan, host) = (&bundle.plan, &bundle.host);
+    let minutes = plan.slot_s * plan.order.len() as f64 / 60.0;
+    let claim = match plan.blocks() < CLAIM_BLOCKS {
+        true => "none: it is too short for a claim".to_owned(),
+        false => "the paired ratio of slots, with its 99 % interval".to_owned(),
+    };
+    let mut lines = vec![
+        format!(
+            "{} slots of {} s, {minutes:.1} minutes; the first {} s of each are dropped",
+            plan.order.len(),
+            round(plan.slot_s),
+            round(plan.dropped_s)
+        ),
+        format!("  order    {}", order(plan)),
+        format!("  measure  {}", plan.measure.words()),
+        format!("  verdict  {claim}"),
+    ];
+    if let Some((value, seconds)) = probe {
+        lines.push(format!("  probe    it printed {value} in {seconds:.1} s"));
+    }
+    let findings = match host.findings.is_empty() {
+        true => "nothing found by 'baton doctor'".to_owned(),
+        false => format!("'baton doctor' explains {}", host.findings.join(", ")),
+    };
+    lines.push(format!(
+        "  host     Linux {}, {} CPUs, {vms} VMs; {findings}",
+        host.kernel, host.cpus
+    ));
+    if !plan.control {
+        lines.push(
+            "  changes  scx_baton schedules this host in its slots, all VMs; nothing else"
+                .to_owned(),
+        );
+    }
+    let warning = if log { "a warning of the kernel, " } else { "" };
+    let synthetic = match plan.measure {
+        Measure::Work { .. } => "a failure of the synthetic VMs, ",
+        _ => "",
+    };
+    lines.push(format!(
+        "  ends     early with q, Ctrl-C, {warning}{synthetic}a VM that waits three times as long \
+         as before\n           and for more than 10 % of its time, for 5 s; scx_baton ends by itself \
+         if this\n           program does not stop it"
+    ));
+    if !log {
+        lines.push(
+            "           (the kernel's log cannot be read: its warnings do not end it)".into(),
+        );
+    }
+    lines.push(format!(
+        "  bundle   {file}: each second the counters of the host and of its VMs, which are \
+         numbers\n           there, and what follows; nothing is sent anywhere"
+    ));
+    let head = serde_json::json!({ "format": bundle.format, "host": host, "plan": plan });
+    lines.push(format!("{head:#}"));
+    lines.join("\n") + "\n"
+}
+
+/// `K B B K  B K K B`.
+fn order(plan: &Plan) -> String {
+    let word = |who: &Who| match (who, plan.control) {
+        (Who::Kernel, _) => "K",
+        (Who::Baton, false) => "B",
+        (Who::Baton, true) => "k",
+    };
+    let block = |block: &[Who]| block.iter().map(word).collect::<Vec<_>>().join(" ");
+    let blocks: Vec<String> = plan.order.chunks(BLOCK).map(block).collect();
+    let b = match plan.control {
+        true => "k: the kernel's again, in Baton's place",
+        false => "B: scx_baton",
+    };
+    format!("{}\n           K: the kernel's scheduler, {b}", blocks.join("  "))
+}
+
+/// What was shown.
+pub fn verdict(bundle: &Bundle) -> String {
+    let Some(end) = &bundle.end else {
+        let whole = bundle.slots.iter().filter(|slot| slot.is_whole(&bundle.plan)).count();
+        return format!("It was killed after {whole} whole slots: no verdict.\n");
+    };
+    let other = if bundle.plan.control { "kernel again" } else { "baton" };
+    let mut text = format!("slots        kernel {other:>12}          ratio\n");
+    let cell = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
+    for pair in &end.verdict.pairs {
+        let ratio = pair.baton.zip(pair.kernel).map(|(baton, kernel)| baton / kernel);
+        text += &format!(
+            "{:>2} and {:>2} {:>9} {:>12} {:>14}\n",
+            pair.slot + 1,
+            pair.slot + 2,
+            cell(pair.kernel),
+            cell(pair.baton),
+            ratio.map_or("–".into(), |ratio| format!("{ratio:.3}"))
+        );
+    }
+    if let Some(control) = end.verdict.control {
+        let interval = match (control.low, control.high) {
+            (Some(low), Some(high)) => format!(" ({low:.2} to {high:.2})"),
+            _ => String::new(),
+        };
+        text += &format!(
+            "control: the kernel's later slots beside its earlier ones: {:.2}{interval}\n",
+            control.ratio
+        );
+    }
+    if let Some(abort) = end.aborted {
+        text += &format!("It ended early: {}.\n", abort.words());
+    }
+    text + &end.verdict.words(&bundle.plan) + "\n"
+}
+
+fn round(seconds: f64) -> f64 {
+    (seconds * 10.0).round() / 10.0
+}
