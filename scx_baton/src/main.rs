@@ -42,7 +42,7 @@ use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use waits::Waits;
 
@@ -70,7 +70,11 @@ struct Scheduler<'a> {
 }
 
 impl<'a> Scheduler<'a> {
-    fn start(opts: &Opts, object: &'a mut MaybeUninit<OpenObject>) -> Result<Self> {
+    fn start(
+        opts: &Opts,
+        shutdown: &Arc<AtomicBool>,
+        object: &'a mut MaybeUninit<OpenObject>,
+    ) -> Result<Self> {
         try_set_rlimit_infinity();
         let topo = Topology::new().context("cannot read the CPU topology from /sys")?;
 
@@ -129,6 +133,10 @@ impl<'a> Scheduler<'a> {
         }
 
         let mut skel = scx_ops_load!(skel, baton_ops, uei)?;
+        // Until here the kernel's scheduler is in charge anyway.
+        if let Some(time) = opts.time {
+            end_after(time, shutdown.clone());
+        }
         let struct_ops = Some(scx_ops_attach!(skel, baton_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
         info!("{NAME} {} started", build_id::full_version(env!("CARGO_PKG_VERSION")));
@@ -318,15 +326,18 @@ fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
 /// What an end in good order may take.
 const END: Duration = Duration::from_secs(5);
 
-/// As Ctrl-C; and if that does not help, at once: the kernel takes over when its file descriptors
-/// are closed.
+/// Counted from the first call. As Ctrl-C; and if that does not help, at once: the kernel takes over
+/// when the file descriptors are closed.
 fn end_after(time: Duration, shutdown: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        std::thread::sleep(time);
-        info!("its time is over (--for)");
-        shutdown.store(true, Ordering::Relaxed);
-        std::thread::sleep(END);
-        std::process::exit(1);
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            info!("its time is over (--for)");
+            shutdown.store(true, Ordering::Relaxed);
+            std::thread::sleep(END);
+            std::process::exit(1);
+        });
     });
 }
 
@@ -357,9 +368,6 @@ fn run(opts: Opts) -> Result<()> {
     if let Some(interval) = opts.monitor {
         return stats::monitor(interval, wanted, shutdown);
     }
-    if let Some(time) = opts.time {
-        end_after(time, shutdown.clone());
-    }
     refuse::unfit_host()?;
     let exits = Exits::of(&REASONS);
     if let Some(address) = opts.metrics {
@@ -377,7 +385,7 @@ fn run(opts: Opts) -> Result<()> {
     let mut restarts = Restarts::default();
     loop {
         let mut object = MaybeUninit::uninit();
-        let ended = Scheduler::start(&opts, &mut object)?.run(&shutdown)?;
+        let ended = Scheduler::start(&opts, &shutdown, &mut object)?.run(&shutdown)?;
         let Some(Ended { why, reason }) = ended else {
             return Ok(());
         };

@@ -99,7 +99,7 @@ pub struct Opts {
     #[clap(long, value_parser = polling::share, default_value = "1%", value_name = "PERCENT")]
     pub poll_budget: f64,
 
-    /// End after so many seconds: the kernel's scheduler takes over, even if nobody stops it.
+    /// End so many seconds after it has taken over, even if nobody stops it.
     #[clap(long = "for", value_name = "S", value_parser = interval)]
     pub time: Option<Duration>,
 

@@ -46,15 +46,15 @@ pub fn plan(
                 .to_owned(),
         );
     }
-    let warning = if log { "a warning of the kernel, " } else { "" };
+    let warning = if log { "a warning of the kernel," } else { "" };
     let synthetic = match plan.measure {
-        Measure::Work { .. } => "a failure of the synthetic VMs, ",
+        Measure::Work { .. } => " a failure of the synthetic VMs,",
         _ => "",
     };
     lines.push(format!(
-        "  ends     early with q, Ctrl-C, {warning}{synthetic}a VM that waits three times as long \
-         as before\n           and for more than 10 % of its time, for 5 s; scx_baton ends by itself \
-         if this\n           program does not stop it"
+        "  ends     early with q, Ctrl-C, {warning}{synthetic}\n           or a VM that waits three \
+         times as long as before and for more than 10 % of its time,\n           for 5 s; scx_baton \
+         ends by itself if this program does not stop it"
     ));
     if !log {
         lines.push(
