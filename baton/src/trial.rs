@@ -72,13 +72,13 @@ pub struct Trial {
     #[arg(short, long)]
     yes: bool,
 
-    /// Where every sample and the verdict are written
-    #[arg(long, value_name = "FILE", default_value = "baton-trial.json")]
-    bundle: PathBuf,
+    /// Where every sample and the verdict are written [default: baton-trial-SEED.json]
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
 
     /// Random number that the order of slots comes from [default: another one each time]
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    seed: Option<u32>,
 
     /// Length of a slot, for tests
     #[arg(long, value_name = "S", hide = true, default_value = "30s", value_parser = time)]

@@ -35,13 +35,14 @@ pub struct Options {
     pub time: Duration,
     pub slot: Duration,
     /// `None`: another one each time.
-    pub seed: Option<u64>,
+    pub seed: Option<u32>,
     pub control: bool,
     pub probe: Option<String>,
     pub lower_is_better: bool,
     pub synthetic: Option<Synthetic>,
     pub yes: bool,
-    pub bundle: PathBuf,
+    /// `None`: one in this directory that has the seed in its name.
+    pub bundle: Option<PathBuf>,
     pub scheduler: PathBuf,
 }
 
@@ -57,7 +58,9 @@ pub struct Synthetic {
 ///
 /// Errors: it cannot begin; nothing on the host has been changed then.
 pub fn trial(options: &Options) -> Result<i32> {
-    let [out] = open_all([("--bundle", Some(options.bundle.as_path()))], &[])?;
+    let seed = options.seed.unwrap_or_else(random);
+    let file = options.bundle.clone().unwrap_or_else(|| format!("baton-trial-{seed}.json").into());
+    let [out] = open_all([("--bundle", Some(file.as_path()))], &[])?;
     let out = out.context("--bundle names no file")?;
     let scene = Scene::here();
     if scene.baton_runs() {
@@ -79,7 +82,7 @@ pub fn trial(options: &Options) -> Result<i32> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let measure = measure(options);
-    let plan = Plan::new(options.time, options.slot, seed(options), measure, options.control);
+    let plan = Plan::new(options.time, options.slot, seed.into(), measure, options.control);
     let window = Duration::from_secs_f64(plan.slot_s - plan.dropped_s);
     let probe = options.probe.as_deref().map(|command| -> Result<_> {
         let once = Probe::once(command, window, || stop.load(Ordering::Relaxed));
@@ -98,7 +101,7 @@ pub fn trial(options: &Options) -> Result<i32> {
     let log = KernelLog::open();
     let bundle = Bundle::new(facts(&scene, &report), plan);
     let printed = probe.as_ref().map(|(_, value, takes)| (*value, takes.as_secs_f64()));
-    let file = options.bundle.display().to_string();
+    let file = file.display().to_string();
     say(&words::plan(&bundle, sampler.count(), printed, log.is_some(), &file))?;
     if !options.yes && !agreed(&stop)? {
         return Ok(if stop.load(Ordering::Relaxed) { INTERRUPTED } else { 1 });
@@ -154,11 +157,9 @@ fn measure(options: &Options) -> Measure {
     }
 }
 
-fn seed(options: &Options) -> u64 {
-    // The standard library's hash maps have random keys of the kernel.
-    let random = || RandomState::new().build_hasher().finish();
-    // JSON's numbers are exact up to 2^53.
-    options.seed.unwrap_or_else(random) & ((1 << 53) - 1)
+/// The standard library's hash maps have random keys of the kernel.
+fn random() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
 }
 
 fn start(synthetic: &Synthetic) -> Result<Steady> {
