@@ -51,8 +51,8 @@ The least experiment, and where all keys and columns are explained: docs/testbed
   [[workload]]
   name = \"barrier\"
 
-Needs neither root nor KVM; the host is emulated, and nothing changes on this one but the cache \
-that 'baton testbed run --help' names.
+Needs neither root nor, without --accel kvm, KVM; the host is emulated, and nothing changes on \
+this one but the cache that 'baton testbed run --help' names.
 
 Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was \
 measured until then is printed and saved.";
@@ -125,8 +125,9 @@ fn try_measure(
     mut options: HostOptions,
     outputs: &Outputs,
 ) -> Result<(), Stop> {
-    // All that can be known to be wrong is told before the host boots.
+    // All that can be known to be wrong is told before the host boots, or anything is fetched.
     experiment.check().map_err(Stop::Setup)?;
+    let emulated = options.virtualization().map_err(Stop::Setup)?.is_none();
     if outputs.against.is_some() && options.exact.is_none() {
         return Err(Stop::Setup(anyhow!(
             "--against compares runs on exact hosts alone: leave it out, or add --exact"
@@ -144,7 +145,7 @@ fn try_measure(
     let host = if options.exact.is_some() { EXACT_HOST_MIB } else { HOST_MIB };
     options.mem_mib = options.mem_mib.max(host + guests * (experiment.vm_mem_mib + QEMU_MIB));
 
-    let mut progress = Progress::new(experiment.runs());
+    let mut progress = Progress::new(experiment.runs(), emulated);
     let mut kernel = String::new();
     let mut records: Vec<Record> = Vec::new();
     let mut unwritten = Ok(());
@@ -157,6 +158,7 @@ fn try_measure(
                 records.push(record.clone());
                 records.sort_by_key(|record| record.run.id); // several may run at once
                 let report = Report::new(experiment, &kernel, inputs.as_ref(), &records);
+                let report = Report { emulated, ..report };
                 unwritten = match &json {
                     Some(file) => in_json(&report).and_then(|text| file.keep(&text)),
                     None => Ok(()),
@@ -172,6 +174,7 @@ fn try_measure(
     };
     progress.finish();
     let report = Report::new(experiment, &kernel, inputs.as_ref(), &records);
+    let report = Report { emulated, ..report };
     if !records.is_empty() {
         let mut text = table::render(&report);
         if let Some(earlier) = earlier {

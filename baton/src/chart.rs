@@ -66,8 +66,10 @@ pub fn render(report: &Report) -> Option<String> {
         "title",
         "start",
         &format!(
-            "Share of the ideal throughput, {} vCPUs a VM on {} emulated pCPUs",
-            report.vcpus_per_vm, report.pcpus
+            "Share of the ideal throughput, {} vCPUs a VM on {} {} pCPUs",
+            report.vcpus_per_vm,
+            report.pcpus,
+            if report.emulated { "emulated" } else { "nested" }
         ),
     );
     text(

@@ -3,6 +3,7 @@
 
 use baton_output::note;
 use baton_testbed::experiment::{Experiment, Scheduler, Workload};
+use baton_testbed::kvm::Accel;
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use clap::Args;
 
@@ -31,8 +32,8 @@ pub struct Demo {
     /// Two workloads only
     #[arg(long)]
     quick: bool,
-    /// Linux guests on the host that QEMU emulates, in real time: on a busy machine the figures are
-    /// noise
+    /// Linux guests on the host that QEMU emulates, or with --accel kvm runs, in real time: on a
+    /// busy machine the figures are noise
     #[arg(long, conflicts_with = "exact")]
     linux_guests: bool,
     #[command(flatten)]
@@ -61,7 +62,7 @@ pub struct Demo {
 
 const HELP: &str = "\
 Where nothing else is asked for, a second table shows a host of four pCPUs. --json, --svg and \
---against are about the first.\n\n\
+--against are about the first. --accel kvm runs Linux guests.\n\n\
 Needs neither root nor KVM, 4 GB of memory, and the network for the first run; changes nothing on \
 this host but a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton). What the \
 columns mean: docs/testbed.md; an experiment of your own: baton testbed ab --help.
@@ -71,7 +72,9 @@ measured until then is printed and saved.";
 
 /// Returns the exit status.
 pub fn main(mut demo: Demo) -> i32 {
-    let (text, quick) = match demo.linux_guests {
+    // There is no exact host under KVM.
+    let linux_guests = demo.linux_guests || (demo.host.accel == Accel::Kvm && !demo.host.exact);
+    let (text, quick) = match linux_guests {
         true => (LINUX, LINUX_QUICK),
         false => (EXACT, QUICK),
     };
@@ -82,15 +85,15 @@ pub fn main(mut demo: Demo) -> i32 {
             return 1;
         }
     };
-    if demo.linux_guests {
+    if linux_guests {
         experiment.repetitions = LINUX_REPETITIONS;
     } else if demo.host.qemu.is_some() {
         note("baton: --qemu is for the demo with --linux-guests: add that, or leave --qemu out");
         return 1;
     }
-    demo.host.exact = !demo.linux_guests;
+    demo.host.exact = !linux_guests;
     // Who asks for something else wants that alone.
-    let whole = !demo.linux_guests
+    let whole = !linux_guests
         && !demo.quick
         && demo.workloads.is_empty()
         && demo.host.pcpus.is_none()

@@ -19,18 +19,21 @@ pub struct Progress {
     /// When the first run started.
     start: Option<Instant>,
     terminal: bool,
+    emulated: bool,
 }
 
 impl Progress {
-    pub fn new(runs: Vec<Run>) -> Progress {
+    pub fn new(runs: Vec<Run>, emulated: bool) -> Progress {
         let terminal = stderr().is_terminal();
-        Progress { runs, done: 0, now: "booting the host".to_string(), start: None, terminal }
+        let now = "booting the host".to_string();
+        Progress { runs, done: 0, now, start: None, terminal, emulated }
     }
 
     pub fn notice(&mut self, notice: &Notice) {
         match notice {
             Notice::Event(Event::HostUp { kernel }) => {
-                self.say(&format!("host is up: Linux {kernel}, emulated"));
+                let how = if self.emulated { "emulated" } else { "nested under KVM" };
+                self.say(&format!("host is up: Linux {kernel}, {how}"));
                 self.now = "starting guests".to_string();
             }
             Notice::Event(Event::GuestsUp { vms, seconds }) => {

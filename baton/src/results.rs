@@ -15,7 +15,8 @@ pub struct Report {
     /// What the figures depend on, where they are from exact hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Inputs>,
-    /// All figures are from software emulation: compare them with each other only.
+    /// All figures are from software emulation: compare them with each other only. `false`: the
+    /// host ran nested under KVM.
     pub emulated: bool,
     pub pcpus: u32,
     pub vms: u32,

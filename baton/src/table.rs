@@ -120,10 +120,17 @@ fn short(hash: &str) -> &str {
 fn conditions(report: &Report) -> String {
     let kernel = if report.kernel.is_empty() { "unknown" } else { &report.kernel };
     let partial = if report.complete { "" } else { " The experiment did not get to its end." };
+    let (host, limits) = if report.emulated {
+        ("an emulated host", "the schedulers can be compared with each other, the rates are not")
+    } else {
+        (
+            "a host nested under KVM",
+            "exits cost more, and PAUSE exits may be missing: rates are not",
+        )
+    };
     format!(
-        "Measured on an emulated host (kernel {kernel}, {} pCPUs, {} vCPUs a VM, {} s a run, \
-         {} full interleaved {}):\nthe schedulers can be compared with each other, the rates \
-         are not those of real hardware.{partial}",
+        "Measured on {host} (kernel {kernel}, {} pCPUs, {} vCPUs a VM, {} s a run, \
+         {} full interleaved {}):\n{limits} those of real hardware.{partial}",
         report.pcpus,
         report.vcpus_per_vm,
         report.seconds,
@@ -199,5 +206,7 @@ mod tests {
         assert!(text.contains("scx_bad: hung: RCU stall"), "{text}");
         assert!(text.contains("pbzip2, on the host"), "{text}");
         assert!(text.contains("emulated"), "{text}");
+        let nested = render(&Report { emulated: false, ..sample() });
+        assert!(nested.contains("nested under KVM") && !nested.contains("emulated"), "{nested}");
     }
 }

@@ -12,6 +12,7 @@ use baton_testbed::exact::{Cpu, Exact};
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Source, Stream};
 use baton_testbed::interrupt;
 use baton_testbed::kernel::{self, Series};
+use baton_testbed::kvm::Accel;
 use clap::{Args, Subcommand};
 
 use crate::profile::Profile;
@@ -48,7 +49,8 @@ Begin with: baton testbed run -- uname -a
 
 QEMU emulates the host, or, with --exact, Bochs: instruction by instruction, so that the same \
 inputs give the same bytes on any machine. So it needs neither root nor KVM, and nothing here can \
-harm this one. The first run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; \
+harm this one. With --accel kvm QEMU runs the host under this machine's KVM, nested, where that is \
+possible. The first run fetches a kernel, QEMU and a userland with apt, 90 MB, into a cache; \
 the first with --exact builds the emulator, too, and needs a C++ compiler; later ones need no \
 network.";
 
@@ -111,6 +113,9 @@ pub struct HostArgs {
     /// Do not load KVM ('baton-agent insmod FILE' on the host does, from /lib/modules)
     #[arg(long)]
     without_kvm: bool,
+    /// What executes the host's instructions
+    #[arg(long, value_name = "ACCEL", value_enum, default_value_t = Accel::Tcg)]
+    pub accel: Accel,
     /// Emulate the host instruction by instruction: slower, but the same run every time
     #[arg(long, conflicts_with = "qemu")]
     pub exact: bool,
@@ -142,6 +147,7 @@ impl HostArgs {
             verbose: self.verbose,
             any_kernel: self.any_kernel,
             without_kvm: self.without_kvm,
+            accel: self.accel,
             exact: self.exact.then_some(Exact { cpu: self.cpu, mips: self.mips }),
         }
     }

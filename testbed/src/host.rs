@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use baton_hostinfo::Host as Machine;
 use baton_output::note;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tempfile::NamedTempFile;
@@ -20,6 +21,7 @@ use crate::exact::{self, Exact, Ready};
 use crate::image;
 use crate::interrupt::{self, Interrupted};
 use crate::kernel::{Kernel, Series};
+use crate::kvm::{self, Accel, Virtualization};
 use crate::log;
 use crate::pace::Pace;
 use crate::qemu;
@@ -82,11 +84,27 @@ pub struct HostOptions {
     pub any_kernel: bool,
     /// Leave KVM's modules to be loaded later, with `baton-agent insmod`.
     pub without_kvm: bool,
+    /// What executes its instructions, unless it is an exact host.
+    pub accel: Accel,
     /// An exact host, emulated instruction by instruction, instead of QEMU's.
     pub exact: Option<Exact>,
 }
 
 impl HostOptions {
+    /// What this machine runs the host with; `None`: it is emulated.
+    ///
+    /// Errors: KVM is asked for, and not possible here.
+    pub fn virtualization(&self) -> anyhow::Result<Option<Virtualization>> {
+        match (self.accel, &self.exact) {
+            (Accel::Tcg, _) => Ok(None),
+            (Accel::Kvm, Some(_)) => bail!(
+                "an exact host is emulated instruction by instruction: leave --exact or --accel \
+                 kvm out"
+            ),
+            (Accel::Kvm, None) => kvm::check(&Machine::here()).map(Some),
+        }
+    }
+
     /// What the kernel's command line has more for these.
     pub(crate) fn append(&self) -> &'static str {
         if self.without_kvm { "baton.nokvm" } else { "" }
@@ -105,6 +123,7 @@ impl Default for HostOptions {
             verbose: false,
             any_kernel: false,
             without_kvm: false,
+            accel: Accel::default(),
             exact: None,
         }
     }
@@ -705,12 +724,14 @@ pub(crate) struct Parts {
     pub userland: Userland,
     pub kernel: Kernel,
     pub initrd: NamedTempFile,
+    pub kvm: Option<Virtualization>,
 }
 
 pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the emulated host needs an x86-64 machine to run on");
     }
+    let kvm = options.virtualization()?;
     let most = if options.exact.is_some() { exact::MAX_PCPUS } else { 255 };
     if !(1..=most).contains(&options.pcpus) {
         bail!("a host with {} CPUs: 1 to {most} are possible", options.pcpus);
@@ -746,12 +767,15 @@ pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
     };
     let mut initrd = cache.temporary_file()?;
     image::write_host(initrd.as_file_mut(), &userland, &kernel, &options.extra_bins)?;
-    Ok(Parts { cache, userland, kernel, initrd })
+    Ok(Parts { cache, userland, kernel, initrd, kvm })
 }
 
 /// Starts QEMU.
 fn start(options: &HostOptions) -> anyhow::Result<Emulator> {
-    let Parts { userland, kernel, initrd, .. } = parts(options)?;
+    let Parts { userland, kernel, initrd, kvm, .. } = parts(options)?;
+    if let Some(kind) = kvm {
+        kind.warn();
+    }
     let command = match &options.source.qemu {
         Some(qemu) => Command::new(qemu),
         None => userland.qemu_command(),
@@ -766,6 +790,7 @@ fn start(options: &HostOptions) -> anyhow::Result<Emulator> {
             smt: options.smt,
             sockets: options.sockets,
             mem_mib: options.mem_mib,
+            kvm,
             append: options.append(),
             echo: options.verbose,
         },

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::console::Console;
 use crate::emulator::{Emulator, Time};
+use crate::kvm::Virtualization;
 
 /// What a host is started with.
 pub struct Machine<'a> {
@@ -26,6 +27,8 @@ pub struct Machine<'a> {
     /// Each with a last-level cache.
     pub sockets: u32,
     pub mem_mib: u32,
+    /// Under this machine's KVM, which has this; emulated if `None`.
+    pub kvm: Option<Virtualization>,
     /// Added to the kernel's command line.
     pub append: &'a str,
     /// The console goes to standard error, too.
@@ -44,8 +47,7 @@ pub fn start(mut command: Command, machine: &Machine) -> Result<Emulator> {
     let cores = pcpus / sockets / threads;
     let smp = format!("{pcpus},sockets={sockets},cores={cores},threads={threads}");
     command
-        .args(["-accel", "tcg,thread=multi"])
-        .args(["-cpu", "EPYC-Milan,+svm,+npt"])
+        .args(processor(machine.kvm))
         .args(["-smp", &smp])
         .args(["-m", &machine.mem_mib.to_string()])
         .args(["-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"])
@@ -56,7 +58,7 @@ pub fn start(mut command: Command, machine: &Machine) -> Result<Emulator> {
         .arg("-kernel")
         .arg(machine.kernel)
         .args(["-initrd", &format!("/dev/fd/{}", machine.initrd.as_raw_fd())])
-        .args(["-append", &command_line(machine.append)])
+        .args(["-append", &command_line(machine.kvm, machine.append)])
         .stdin(Stdio::null())
         .stdout(complaints.try_clone()?)
         .stderr(complaints.try_clone()?);
@@ -85,10 +87,53 @@ pub fn start(mut command: Command, machine: &Machine) -> Result<Emulator> {
     })
 }
 
-fn command_line(more: &str) -> String {
-    // Emulated SVM has no pause filter, and KVM then leaves PAUSE exits off; setcpuid makes it
-    // believe that there is one. Mitigations cost emulated time and protect nothing here. With
-    // panic=-1 and -no-reboot a panic ends QEMU.
-    let fixed = "console=ttyS0 panic=-1 setcpuid=pausefilter,pfthreshold mitigations=off";
-    format!("{fixed} {more}").trim_end().to_string()
+/// What executes instructions, and as which CPU.
+fn processor(kvm: Option<Virtualization>) -> [&'static str; 4] {
+    let (accel, cpu) = match kvm {
+        None => ("tcg,thread=multi", "EPYC-Milan,+svm,+npt"),
+        Some(Virtualization::Vmx) => ("kvm", "host,+vmx"),
+        // Without topoext AMD's hyper-threads are not seen.
+        Some(Virtualization::Svm) => ("kvm", "host,+svm,+topoext"),
+    };
+    ["-accel", accel, "-cpu", cpu]
+}
+
+fn command_line(kvm: Option<Virtualization>, more: &str) -> String {
+    let cpu = match kvm {
+        // Emulated SVM has no pause filter, and KVM then leaves PAUSE exits off; setcpuid makes it
+        // believe that there is one. Mitigations cost emulated time and protect nothing here.
+        None => " setcpuid=pausefilter,pfthreshold mitigations=off",
+        // With a filter that the outer KVM does not have, every PAUSE would exit; mitigations are
+        // part of what an exit costs on hardware.
+        Some(_) => "",
+    };
+    // With panic=-1 and -no-reboot a panic ends QEMU.
+    format!("console=ttyS0 panic=-1{cpu} {more}").trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_host_has_svm_and_a_pause_filter() {
+        assert_eq!(processor(None), ["-accel", "tcg,thread=multi", "-cpu", "EPYC-Milan,+svm,+npt"]);
+        assert_eq!(
+            command_line(None, ""),
+            "console=ttyS0 panic=-1 setcpuid=pausefilter,pfthreshold mitigations=off"
+        );
+    }
+
+    #[test]
+    fn a_host_under_kvm_has_the_cpu_of_this_machine() {
+        let cpus =
+            [(Virtualization::Vmx, "host,+vmx"), (Virtualization::Svm, "host,+svm,+topoext")];
+        for (kind, cpu) in cpus {
+            assert_eq!(processor(Some(kind)), ["-accel", "kvm", "-cpu", cpu]);
+            assert_eq!(
+                command_line(Some(kind), "baton.nokvm"),
+                "console=ttyS0 panic=-1 baton.nokvm"
+            );
+        }
+    }
 }
