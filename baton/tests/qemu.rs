@@ -185,6 +185,76 @@ fn refuses_a_kernel_without_sched_ext() {
     assert!(found.text("said").contains("status 78"), "{}", found.out);
 }
 
+/// What fills a cache from the emulated host's own image, and a QEMU that changes the host's command
+/// line for emulated SVM: it offers guests no usable XSAVE, of which Linux dies early, and refuses
+/// them the ports that ioperm(2) gave, at which the agent looks for an exact host.
+const CACHE: &str = r#"
+    export BATON_CACHE=$RUN/cache
+    usr=$BATON_CACHE/$ENTRY/usr modules=$RUN/modules/$(uname -r)/kernel
+    mkdir -p $usr/bin $usr/lib $usr/share/dbench $usr/share/seabios $modules
+    ln -s /opt/deb/lib $usr/lib/x86_64-linux-gnu
+    ln -s /opt/deb/bin/* /bin/busybox $usr/bin/
+    ln -s /opt/deb/share/qemu $usr/share/qemu
+    ln -s /opt/deb/share/dbench/client.txt $usr/share/dbench/
+    ln -s /lib/modules/*.ko $modules/
+    cat >$RUN/qemu <<'END'
+#!/bin/sh
+count=$# last=
+for word; do
+    [ "$last" = -append ] && word="$word noxsave lockdown=integrity"
+    last=$word
+    set -- "$@" "$word"
+done
+shift $count
+exec qemu-system-x86_64 "$@"
+END
+    chmod 755 $RUN/qemu
+    on_kvm() { command baton testbed run --accel kvm --mem 1024 "$@"; }
+    refused() { echo "$1=$(on_kvm -- true 2>&1; echo "status $?")" | tr '\n' ' '; echo; }"#;
+
+/// On the emulated host's KVM: the host in it is nested, and its VMs are once more. This is as near
+/// as emulation comes to `--accel kvm` on hardware.
+#[test]
+fn a_host_runs_under_kvm() {
+    let script = r#"
+        on_kvm --kernel /guest/bzImage --modules $RUN/modules --qemu $RUN/qemu -- sh -c '
+            echo "kernel=$(uname -r)"
+            echo "cmdline=$(cat /proc/cmdline)"
+            scx_baton 2>/run/err &
+            for i in $(seq 100); do grep -q "watching KVM" /run/err && break; sleep 1; done
+            baton bench barrier-pause --vms 2 --repetitions 1 --seconds 0.5 --csv /run/csv >/dev/null
+            echo "barrier=$(grep -c barrier-pause,total /run/csv)"
+            echo "state=$(cat /sys/kernel/sched_ext/state)"' >$RUN/out 2>$RUN/err ||
+            lost "the host under KVM: $(tail -n 3 $RUN/err)"
+        cat $RUN/out
+        echo "release=$(uname -r)"
+        echo "told=$(grep -c 'runs nested under KVM' $RUN/err)"
+
+        echo "nobody:x:65534:65534::/:/bin/sh" >>/etc/passwd
+        echo "user=$(su -s /bin/sh nobody -c "baton testbed run --accel kvm -- true" 2>&1)"
+        mv /dev/kvm /dev/away; refused device; mv /dev/away /dev/kvm
+        rmmod kvm_amd && insmod /lib/modules/kvm-amd.ko nested=0 || fail "no KVM without nesting"
+        refused nested
+        "#;
+    let cache = CACHE.replace("$ENTRY", &baton_testbed::userland::entry());
+    let found = on_host(
+        host(),
+        &format!(
+            "{cache}
+{script}"
+        ),
+    );
+    assert_eq!(found.text("kernel"), found.text("release"), "{}", found.out);
+    assert!(!found.text("cmdline").contains("setcpuid"), "{}", found.out);
+    assert_eq!((found.number("barrier"), found.number("told")), (1.0, 1.0), "{}", found.out);
+    assert_eq!(found.text("state"), "enabled", "{}", found.out);
+    assert!(found.text("user").contains("no permission for /dev/kvm"), "{}", found.out);
+    for (key, words) in [("device", "no /dev/kvm"), ("nested", "kvm_amd.nested = 0")] {
+        let said = found.text(key);
+        assert!(said.contains(words) && said.ends_with("status 125"), "{}", found.out);
+    }
+}
+
 /// `make soak`: whatever a host does in an hour, over and over. Guests that emulation loses are
 /// replaced.
 #[test]

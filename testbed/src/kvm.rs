@@ -56,9 +56,7 @@ impl Virtualization {
         // nested_vmx_setup_ctls_msrs() and nested_vmcb02_prepare_control() of the kernel.
         let pauses = match self {
             Virtualization::Vmx => "it sees no PAUSE-loop exits: nobody yields to siblings",
-            Virtualization::Svm => {
-                "it sees PAUSE exits only if this machine's kernel is 5.18 or later"
-            }
+            Virtualization::Svm => "it sees PAUSE exits as far as this machine's kernel lets it",
         };
         format!(
             "the host runs nested under KVM: its guests' exits cost several times what they cost \

@@ -25,5 +25,5 @@ mod qemu;
 pub mod scheduler;
 pub mod stats;
 mod terminal;
-mod userland;
+pub mod userland;
 pub mod wire;

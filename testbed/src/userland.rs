@@ -50,7 +50,7 @@ impl Userland {
     ///
     /// Errors: see [`Apt`]; too little disk.
     pub fn debian(cache: &Cache) -> Result<Userland> {
-        let root = cache.get_or_make(&format!("userland-{SUITE}-{EDITION}"), |root| {
+        let root = cache.get_or_make(&entry(), |root| {
             cache.require_free(NEEDED_MIB)?;
             let apt = Apt::open(&cache.scratch("apt-userland")?, &[RELEASE, SUITE])?;
             note("baton: fetching QEMU and a small userland, about 50 MB");
@@ -114,6 +114,11 @@ impl Userland {
         command.env("QEMU_MODULE_DIR", "/nonexistent");
         command
     }
+}
+
+/// The name of Debian's programs in the cache.
+pub fn entry() -> String {
+    format!("userland-{SUITE}-{EDITION}")
 }
 
 /// Refuses a QEMU that cannot emulate the host.
