@@ -298,6 +298,64 @@ fn a_trial_ends_in_the_kernels_scheduler_however_it_ends() {
     said("runs", &["scx_baton schedules this host", "status 1"]);
 }
 
+/// What libvirt and cgroups tell of VMs comes from the kernel's fair scheduler in part, and stands
+/// still where another one schedules: docs/operating.md has it.
+#[test]
+fn what_other_tools_read_under_sched_ext() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        wait_sum() { sed -n 's/^\(se\.statistics\.\)*wait_sum *: *//p' /proc/$1/sched; }
+        one=$(vcpus a | head -n 1)
+        echo "off=$(wait_sum $one | wc -l)"
+        echo 1 >/proc/sys/kernel/sched_schedstats || fail "no schedstats"
+        echo "on=$(wait_sum $one | wc -l)"
+        echo "30000 100000" >/sys/fs/cgroup/b/cpu.max
+        # Of guest a; milliseconds.
+        waited() { for t in $(vcpus a); do wait_sum $t; done; }
+        delayed() { for t in $(vcpus a); do cut -d' ' -f2 /proc/$t/schedstat; done; }
+        sum() { awk '{ n += $1 } END { printf "%.3f", n / '$1' }'; }
+        of() { sed -n "s/^$2 //p" /sys/fs/cgroup/$1/cpu.stat; }
+        pressure() { sed -n 's/^some .*total=//p' $1; }
+        tell() {
+            echo "$1.wait_sum=$(waited | sum 1)"
+            echo "$1.run_delay=$(delayed | sum 1e6)"
+            echo "$1.nr_throttled=$(of b nr_throttled)"
+            echo "$1.throttled_usec=$(of b throttled_usec)"
+            echo "$1.psi_host=$(pressure /proc/pressure/cpu)"
+            echo "$1.psi_a=$(pressure /sys/fs/cgroup/a/cpu.pressure)"
+            echo "$1.usage_usec=$(of a usage_usec)"
+        }
+        load() {
+            work a 4 barrier; work b 4 barrier; busy
+            sleep 1; tell $1.0
+            sleep 2; tell $1.1
+            kill ${busy##* }
+            rate a >/dev/null; rate b >/dev/null
+        }
+        load baton
+        stop_baton
+        load kernel
+        "#,
+    );
+    let grown = |scheduler: &str, what: &str| {
+        let at = |when| found.number(&format!("{scheduler}.{when}.{what}"));
+        at(1) - at(0)
+    };
+    assert_eq!((found.number("off"), found.number("on")), (0.0, 1.0), "{}", found.out);
+    for fair in ["wait_sum", "nr_throttled", "throttled_usec"] {
+        assert_eq!(grown("baton", fair), 0.0, "{fair}: {}", found.out);
+        assert!(grown("kernel", fair) > 0.0, "{fair}: {}", found.out);
+    }
+    for (any, least) in
+        [("run_delay", 100.0), ("psi_host", 1e5), ("psi_a", 1e5), ("usage_usec", 1e5)]
+    {
+        for scheduler in ["baton", "kernel"] {
+            assert!(grown(scheduler, any) > least, "{scheduler}, {any}: {}", found.out);
+        }
+    }
+}
+
 /// Prints what README shows.
 #[test]
 #[ignore = "for README"]
