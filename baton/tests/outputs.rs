@@ -394,3 +394,27 @@ fn every_help_tells_exit_statuses_and_every_column_is_explained() {
         assert!(list.lines().any(|line| line.trim_start().starts_with(name)), "{name}");
     }
 }
+
+/// Whatever this machine's KVM is.
+#[test]
+fn an_exact_host_under_kvm_is_refused_before_anything_is_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let under_kvm = ["--exact", "--accel", "kvm"];
+    let experiment = concat!(env!("CARGO_MANIFEST_DIR"), "/../testbed/experiments/qemu.toml");
+    let commands: [(&[&str], &[&str], i32); 4] = [
+        (&["testbed", "run"], &["--", "true"], 125),
+        (&["testbed", "shell"], &[], 125),
+        (&["testbed", "ab", experiment, "--peers"], &[], 1),
+        (&["demo"], &[], 1),
+    ];
+    for (first, last, status) in commands {
+        let words = [first, &under_kvm, last].concat();
+        let cache = dir.path().join("cache");
+        let output = baton(dir.path(), &words).env("BATON_CACHE", &cache).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {errors}");
+        assert!(errors.contains("leave --exact or --accel kvm out"), "{words:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{words:?}: {errors}");
+        assert!(!cache.exists(), "{words:?} made a cache");
+    }
+}
