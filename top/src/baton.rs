@@ -24,6 +24,8 @@ pub fn vms(told: Metrics) -> Vec<VmSample> {
 
 fn vm(key: String, told: VmMetrics) -> VmSample {
     VmSample {
+        // "PROCESS.SLOT.GENERATION"
+        pid: key.split('.').next().and_then(|pid| pid.parse().ok()).unwrap_or(0),
         key,
         name: told.name,
         nr_vcpus: told.vcpus.try_into().unwrap_or(u32::MAX),
@@ -45,6 +47,7 @@ fn vm(key: String, told: VmMetrics) -> VmSample {
             wakeups: told.wakeups,
         }),
         vcpus: told.by_vcpu.into_iter().map(|(id, told)| vcpu(id, &told)).collect(),
+        threads: Vec::new(),
     }
 }
 

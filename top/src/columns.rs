@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The columns of a row, on a screen and in plain lines.
 
-use crate::rates::{MoreRates, Parts, VmRates};
+use crate::rates::{MoreRates, Parts, ThreadRates, VmRates};
 use clap::ValueEnum;
 
 /// In the order in which they stand; the first ones are kept where there is little room.
@@ -132,6 +132,15 @@ impl Column {
             Column::Costop => parts.costop,
             Column::Throttled => parts.throttled,
             Column::Wait => Some(parts.wait),
+            _ => None,
+        }
+    }
+
+    /// Those that a thread of the host has, too.
+    pub fn of_thread(self, thread: &ThreadRates) -> Option<f64> {
+        match self {
+            Column::Run => Some(thread.run),
+            Column::Ready => Some(thread.ready),
             _ => None,
         }
     }

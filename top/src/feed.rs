@@ -3,6 +3,7 @@
 
 use crate::sample::Sample;
 use crate::source::Source;
+use crate::wanted::Wanted;
 
 pub enum Feed {
     Live(Box<Source>),
@@ -14,6 +15,13 @@ impl Feed {
         Feed::Live(Box::new(Source::here()))
     }
 
+    /// From now on doctor looks at this host from time to time.
+    pub fn call_doctor(&mut self) {
+        if let Feed::Live(source) = self {
+            source.call_doctor();
+        }
+    }
+
     pub fn replay(samples: Vec<Sample>) -> Feed {
         Feed::Replay(samples.into_iter())
     }
@@ -23,9 +31,9 @@ impl Feed {
     }
 
     /// `None`: the recording has ended.
-    pub fn next(&mut self, vcpus: bool) -> Option<Sample> {
+    pub fn next(&mut self, wanted: &Wanted) -> Option<Sample> {
         match self {
-            Feed::Live(source) => Some(source.sample(vcpus)),
+            Feed::Live(source) => Some(source.sample(wanted)),
             Feed::Replay(samples) => samples.next(),
         }
     }

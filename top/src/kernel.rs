@@ -2,17 +2,15 @@
 //! VMs as /proc tells of their vCPU threads, whatever schedules them.
 
 use crate::sample::{Times, VcpuSample, VmSample};
+use crate::schedstat::Schedstat;
 use baton_hostinfo::{Host, vms};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// VMs come and go seldom, and to look for them reads a file of every thread.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The VMs that were found, with their threads' files open: to open one takes longer than to read
-/// it.
+/// The VMs that were found.
 #[derive(Default)]
 pub struct Kernel {
     looked: Option<Instant>,
@@ -20,6 +18,7 @@ pub struct Kernel {
 }
 
 struct Known {
+    pid: i32,
     name: String,
     threads: Vec<Thread>,
 }
@@ -27,7 +26,7 @@ struct Known {
 struct Thread {
     id: u32,
     tid: i32,
-    schedstat: File,
+    schedstat: Schedstat,
 }
 
 impl Kernel {
@@ -55,12 +54,11 @@ impl Kernel {
                 continue;
             }
             let open = |vcpu: &baton_hostinfo::Vcpu| {
-                let path = format!("/proc/{}/task/{}/schedstat", vm.pid, vcpu.tid);
-                let schedstat = File::open(host.path(&path)).ok()?;
+                let schedstat = Schedstat::open(host, vm.pid, vcpu.tid)?;
                 Some(Thread { id: vcpu.id, tid: vcpu.tid, schedstat })
             };
             let threads = vm.vcpus.iter().filter_map(open).collect();
-            self.vms.push(Known { name: vm.name, threads });
+            self.vms.push(Known { pid: vm.pid, name: vm.name, threads });
         }
     }
 }
@@ -74,17 +72,16 @@ impl Known {
         let nr_vcpus = vcpus.len() as u32;
         let first = self.threads.first()?.tid;
         let (key, name) = (first.to_string(), self.name.clone());
-        (nr_vcpus > 0).then_some(VmSample { key, name, nr_vcpus, times, more: None, vcpus })
+        let pid = self.pid;
+        let vm = VmSample { key, name, pid, nr_vcpus, times, vcpus, ..VmSample::default() };
+        (nr_vcpus > 0).then_some(vm)
     }
 }
 
 impl Thread {
     fn sample(&self) -> Option<VcpuSample> {
-        let mut text = [0; 128];
-        let read = self.schedstat.read_at(&mut text, 0).ok()?;
-        let mut numbers = str::from_utf8(&text[..read]).ok()?.split_whitespace();
-        let mut ms = || Some(numbers.next()?.parse::<u64>().ok()? as f64 / 1e6);
-        let times = Times { ran: ms()?, ready: ms()?, ..Times::default() };
+        let (ran, ready) = self.schedstat.read()?;
+        let times = Times { ran, ready, ..Times::default() };
         Some(VcpuSample { id: self.id, tid: self.tid, cpu: -1, times })
     }
 }

@@ -5,18 +5,25 @@
 //! and the [`screen`] or [`plain`] lines show them.
 
 mod baton;
+mod bottom;
 mod columns;
 mod feed;
+mod history;
 pub mod host;
 pub mod kernel;
 mod live;
+mod notes;
 mod plain;
 mod rates;
 pub mod sample;
+mod schedstat;
 mod screen;
 mod source;
+mod table;
 mod tape;
+mod threads;
 mod view;
+mod wanted;
 
 use anyhow::{Result, bail};
 use baton_output::{OutFile, open_all, say};
@@ -32,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tape::Tape;
 use view::View;
+use wanted::Wanted;
 
 const HELP: &str = "\
 Columns, in percent of the time, of a VM the mean of its vCPUs: %RUN they ran; %RDY they waited for \
@@ -142,8 +150,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn next(&mut self, vcpus: bool) -> Option<sample::Sample> {
-        let sample = self.feed.next(vcpus)?;
+    fn next(&mut self, wanted: &Wanted) -> Option<sample::Sample> {
+        let sample = self.feed.next(wanted)?;
         if self.write.is_some() {
             self.tape.keep(sample.clone());
         }
@@ -195,7 +203,8 @@ fn batch(top: &Top, watch: &mut Watch, view: &mut View) -> Result<()> {
         _ => Form::Text,
     };
     let vcpus = top.vcpus || top.vm.is_some();
-    let Some(mut before) = watch.next(vcpus) else { return Ok(()) };
+    let wanted = Wanted { vcpus, threads: top.vm.iter().cloned().collect() };
+    let Some(mut before) = watch.next(&wanted) else { return Ok(()) };
     if let Some(name) = &top.vm {
         only(name, view, &before)?;
     }
@@ -205,10 +214,14 @@ fn batch(top: &Top, watch: &mut Watch, view: &mut View) -> Result<()> {
         if watch.feed.is_live() && !watch.wait_until(at) {
             break;
         }
-        let Some(now) = watch.next(vcpus) else { break };
+        let Some(now) = watch.next(&wanted) else { break };
         let mut rates = Rates::between(&before, &now);
         if !vcpus {
-            rates.vms.iter_mut().for_each(|vm| vm.vcpus.clear());
+            // A recording may have them.
+            rates.vms.iter_mut().for_each(|vm| {
+                vm.vcpus.clear();
+                vm.threads.clear();
+            });
         }
         say(&plain::interval(form, &now, &rates, view, interval == 0)?)?;
         before = now;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The screen as it lives: keys, samples, and the terminal given back as it was.
 
+use crate::history::History;
 use crate::rates::Rates;
-use crate::sample::Sample;
+use crate::sample::{Note, Sample};
 use crate::screen::{Shown, draw};
 use crate::view::{Action, View};
+use crate::wanted::Wanted;
 use crate::{Watch, only};
 use anyhow::{Context, Result};
 use ratatui::DefaultTerminal;
@@ -19,10 +21,12 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Errors: no such VM, a terminal that cannot be used.
 pub fn screen(delay: Duration, vm: Option<&str>, watch: &mut Watch, view: &mut View) -> Result<()> {
-    let Some(before) = watch.next(true) else { return Ok(()) };
+    let wanted = Wanted { vcpus: true, threads: vm.into_iter().map(str::to_owned).collect() };
+    let Some(before) = watch.next(&wanted) else { return Ok(()) };
     if let Some(name) = vm {
         only(name, view, &before)?;
     }
+    watch.feed.call_doctor();
     let mut terminal =
         ratatui::try_init().context("cannot use this terminal: --batch needs none")?;
     let result = Screen::new(delay, before).follow(&mut terminal, watch, view);
@@ -34,16 +38,21 @@ struct Screen {
     delay: Duration,
     now: Sample,
     rates: Rates,
+    history: History,
+    /// What doctor said last.
+    notes: Vec<Note>,
     message: Option<String>,
     colors: bool,
 }
 
 impl Screen {
-    fn new(delay: Duration, now: Sample) -> Screen {
+    fn new(delay: Duration, mut now: Sample) -> Screen {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb" || term == "vt100");
         let colors = !is_set("NO_COLOR") && !is_dumb;
-        Screen { delay, now, rates: Rates::default(), message: None, colors }
+        let notes = now.notes.take().unwrap_or_default();
+        let (rates, history) = (Rates::default(), History::default());
+        Screen { delay, now, rates, history, notes, message: None, colors }
     }
 
     fn follow(
@@ -73,9 +82,13 @@ impl Screen {
     }
 
     fn take(&mut self, watch: &mut Watch, view: &View) {
-        match watch.next(!view.opened.is_empty()) {
-            Some(sample) => {
+        match watch.next(&view.wanted(&self.rates)) {
+            Some(mut sample) => {
                 self.rates = Rates::between(&self.now, &sample);
+                self.history.add(&self.rates, self.now.at_s, sample.at_s);
+                if let Some(notes) = sample.notes.take() {
+                    self.notes = notes;
+                }
                 self.now = sample;
                 self.message = None;
             }
@@ -101,6 +114,8 @@ impl Screen {
         let shown = Shown {
             now: &self.now,
             rates: &self.rates,
+            history: &self.history,
+            notes: &self.notes,
             view,
             delay: self.delay.as_secs_f64(),
             colors: self.colors,

@@ -2,7 +2,7 @@
 //! Lines without a screen: for people, for spreadsheets, for programs.
 
 use crate::columns::Column;
-use crate::rates::{Parts, Rates, VcpuRates, VmRates};
+use crate::rates::{Parts, Rates, ThreadRates, VcpuRates, VmRates};
 use crate::sample::Sample;
 use crate::view::View;
 use anyhow::Result;
@@ -64,6 +64,9 @@ fn text(now: &Sample, vms: &[&VmRates]) -> String {
         for vcpu in &vm.vcpus {
             out += &row(&|column| vcpu_cell(column, vcpu));
         }
+        for thread in &vm.threads {
+            out += &row(&|column| thread_cell(column, thread));
+        }
     }
     out + "\n"
 }
@@ -72,6 +75,13 @@ fn vcpu_cell(column: Column, vcpu: &VcpuRates) -> String {
     match column {
         Column::Name => format!("  vCPU {}", vcpu.id),
         _ => column.part(&vcpu.parts).map(crate::columns::percent).unwrap_or_default(),
+    }
+}
+
+fn thread_cell(column: Column, thread: &ThreadRates) -> String {
+    match column {
+        Column::Name => format!("  {}", thread.name),
+        _ => column.of_thread(thread).map(crate::columns::percent).unwrap_or_default(),
     }
 }
 
@@ -135,11 +145,13 @@ mod tests {
         let more = Some(MoreRates { spins: 1904.0, wake99: Some(1900.0), ..MoreRates::default() });
         let vcpus = vec![VcpuRates { id: 1, tid: 9, cpu: 3, parts }];
         let (key, name) = ("7".to_owned(), "a,\"b\"".to_owned());
-        let vm = VmRates { key, name, nr_vcpus: 8, parts, more, vcpus };
+        let thread = ThreadRates { tid: 8, name: "IO x".into(), run: 38.0, ready: 0.2 };
+        let vm = VmRates { key, name, nr_vcpus: 8, parts, more, vcpus, threads: vec![thread] };
         let rates = Rates { seconds: 1.0, vms: vec![vm], ..Rates::default() };
         let host =
             HostSample { name: "h".into(), scheduler: "baton".into(), ..HostSample::default() };
-        let now = Sample { at_s: 1.0, wall_s: 5, host, baton: Err("x".into()), vms: vec![] };
+        let (baton, vms) = (Err("x".into()), vec![]);
+        let now = Sample { at_s: 1.0, wall_s: 5, host, baton, vms, notes: None };
         interval(form, &now, &rates, &View::new(Column::Run, ""), is_first)
     }
 
@@ -161,6 +173,8 @@ mod tests {
         assert_eq!(json["vms"][0]["parts"]["throttled"], serde_json::Value::Null);
         let text = shown(Form::Text, true)?;
         assert!(text.contains("1,904") && text.contains("  vCPU 1"), "{text}");
+        assert_eq!(json["vms"][0]["threads"][0]["run"], 38.0);
+        assert!(text.contains("  IO x             38.0    0.2\n"), "{text}");
         Ok(())
     }
 }

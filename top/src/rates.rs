@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What happened between two samples: the figures of a screen.
 
-use crate::sample::{HostSample, Sample, Times, VcpuSample, VmSample, Yields};
+use crate::sample::{HostSample, Sample, ThreadSample, Times, VcpuSample, VmSample, Yields};
 use baton_counters::percentile_us;
 use serde::Serialize;
 
@@ -59,6 +59,9 @@ pub struct VmRates {
     pub parts: Parts,
     pub more: Option<MoreRates>,
     pub vcpus: Vec<VcpuRates>,
+    /// Of the host, at work for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadRates>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -88,18 +91,32 @@ pub struct VcpuRates {
     pub parts: Parts,
 }
 
+/// Percent of the time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ThreadRates {
+    pub tid: i32,
+    pub name: String,
+    pub run: f64,
+    pub ready: f64,
+}
+
 impl Rates {
     /// VMs that one of the two samples lacks are left out.
     pub fn between(before: &Sample, now: &Sample) -> Rates {
         let seconds = (now.at_s - before.at_s).max(1e-3);
-        let same = |vm: &VmSample| before.vms.iter().find(|old| old.key == vm.key);
-        let vm = |vm: &VmSample| same(vm).map(|old| vm_rates(old, vm, seconds));
+        let vm = |(place, vm): (usize, &VmSample)| {
+            // VMs stand where they stood, but for those that come and go.
+            let is_it = |old: &&VmSample| old.key == vm.key;
+            let there = before.vms.get(place).filter(is_it);
+            let old = there.or_else(|| before.vms.iter().find(is_it))?;
+            Some(vm_rates(old, vm, seconds))
+        };
         let yields = match (&before.baton, &now.baton) {
             (Ok(before), Ok(now)) => Some(yield_rates(before, now, seconds)),
             _ => None,
         };
         let host = host_rates(&before.host, &now.host, seconds);
-        Rates { seconds, host, yields, vms: now.vms.iter().filter_map(vm).collect() }
+        Rates { seconds, host, yields, vms: now.vms.iter().enumerate().filter_map(vm).collect() }
     }
 }
 
@@ -178,6 +195,12 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
         let parts = parts(&old.times, &vcpu.times, 1.0, seconds);
         Some(VcpuRates { id: vcpu.id, tid: vcpu.tid, cpu: vcpu.cpu, parts })
     };
+    let thread = |thread: &ThreadSample| {
+        let old = before.threads.iter().find(|old| old.tid == thread.tid)?;
+        let part = |now: f64, before: f64| percent(now - before, seconds * 1e3);
+        let (run, ready) = (part(thread.ran, old.ran), part(thread.ready, old.ready));
+        Some(ThreadRates { tid: thread.tid, name: thread.name.clone(), run, ready })
+    };
     VmRates {
         key: now.key.clone(),
         name: now.name.clone(),
@@ -185,6 +208,7 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
         parts: parts(&before.times, &now.times, count, seconds),
         more,
         vcpus: now.vcpus.iter().filter_map(vcpu).collect(),
+        threads: now.threads.iter().filter_map(thread).collect(),
     }
 }
 
@@ -200,7 +224,7 @@ mod tests {
 
     fn sample(at_s: f64, vms: Vec<VmSample>) -> Sample {
         let baton = Err("none".to_owned());
-        Sample { at_s, wall_s: 0, host: HostSample::default(), baton, vms }
+        Sample { at_s, wall_s: 0, host: HostSample::default(), baton, vms, notes: None }
     }
 
     fn vm(key: &str, ran: f64, ready: f64) -> VmSample {
@@ -219,6 +243,17 @@ mod tests {
             Parts { run: 50.0, ready: 25.0, costop: Some(0.0), throttled: None, wait: 25.0 };
         assert_eq!(rates.vms[0].parts, expected);
         assert_eq!(rates.yields, None);
+    }
+
+    #[test]
+    fn threads_of_the_host_have_rates_of_their_own() {
+        let thread = |tid, ran, ready| ThreadSample { tid, name: "vhost-7".into(), ran, ready };
+        let with = |threads| vec![VmSample { threads, ..vm("a", 0.0, 0.0) }];
+        let before = sample(1.0, with(vec![thread(8, 100.0, 5.0)]));
+        let now = sample(3.0, with(vec![thread(9, 1.0, 1.0), thread(8, 1100.0, 105.0)]));
+        let rates = Rates::between(&before, &now);
+        let name = "vhost-7".to_owned();
+        assert_eq!(rates.vms[0].threads, [ThreadRates { tid: 8, name, run: 50.0, ready: 5.0 }]);
     }
 
     /// A scheduler that starts again counts from 0; a clock that stands still divides by nothing.

@@ -14,6 +14,19 @@ pub struct Sample {
     /// What scx_baton did; or why that is not known.
     pub baton: Result<Yields, String>,
     pub vms: Vec<VmSample>,
+    /// What doctor found; only in the first sample after it has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notes: Option<Vec<Note>>,
+}
+
+/// A finding of doctor's on this host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// As `baton doctor --explain` takes it.
+    pub id: String,
+    pub title: String,
+    /// A line for each thing seen; of a VM it begins with `NAME: `.
+    pub evidence: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +63,9 @@ pub struct VmSample {
     /// The same VM has the same key in the next sample.
     pub key: String,
     pub name: String,
+    /// Its process; 0: a recording of before this was kept.
+    #[serde(default)]
+    pub pid: i32,
     pub nr_vcpus: u32,
     /// Of all vCPUs together.
     pub times: Times,
@@ -57,6 +73,20 @@ pub struct VmSample {
     pub more: Option<VmMore>,
     /// Perhaps not asked for.
     pub vcpus: Vec<VcpuSample>,
+    /// Perhaps not asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadSample>,
+}
+
+/// A thread of the host that works for a VM: vhost, I/O threads, the VMM's own loop.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThreadSample {
+    pub tid: i32,
+    pub name: String,
+    /// Milliseconds.
+    pub ran: f64,
+    /// Waited for a pCPU.
+    pub ready: f64,
 }
 
 /// Milliseconds.

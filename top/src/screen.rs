@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The screen, drawn.
 
-use crate::columns::{Column, Heat, counted};
-use crate::rates::{Rates, VcpuRates, VmRates};
-use crate::sample::Sample;
+use crate::bottom;
+use crate::columns::{Column, counted};
+use crate::history::History;
+use crate::rates::Rates;
+use crate::sample::{Note, Sample};
+use crate::table::{Table, fitted, joined, name_width};
 use crate::view::View;
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
@@ -15,6 +18,9 @@ use ratatui::widgets::Paragraph;
 pub struct Shown<'a> {
     pub now: &'a Sample,
     pub rates: &'a Rates,
+    pub history: &'a History,
+    /// What doctor said last.
+    pub notes: &'a [Note],
     pub view: &'a View,
     /// Seconds from one sample to the next, as asked for.
     pub delay: f64,
@@ -28,6 +34,10 @@ const LEAST: (u16, u16) = (20, 6);
 
 const HEAD: u16 = 3;
 
+/// Lines for them, at most.
+const MOST_NOTES: usize = 3;
+const MOST_THREADS: usize = 9;
+
 pub fn draw(frame: &mut Frame, shown: &Shown) {
     let area = frame.area();
     if area.width < LEAST.0 || area.height < LEAST.1 {
@@ -39,15 +49,23 @@ pub fn draw(frame: &mut Frame, shown: &Shown) {
         frame.render_widget(Paragraph::new(help()), area);
         return;
     }
-    let parts = [HEAD, 1, 0, 1].map(|height| match height {
-        0 => Constraint::Min(0),
-        height => Constraint::Length(height),
-    });
-    let [head, titles, body, foot] = Layout::vertical(parts).areas(area);
-    frame.render_widget(Paragraph::new(head_lines(shown, area.width)), head);
     let columns = columns(shown, area.width);
+    let table = Table::of(shown, &columns, area.width);
+    let room = usize::from(area.height - HEAD - 2);
+    let notes = bottom::notes(shown, area.width, (room / 5).min(MOST_NOTES));
+    // A quarter of what VMs have, and what they leave.
+    let left = room.saturating_sub(table.lines.len() + notes.len());
+    let most = (room / 4).max(left).min(MOST_THREADS);
+    let threads = bottom::threads(shown, &columns, area.width, most);
+    let heights = [HEAD, 1, 0, threads.len() as u16, notes.len() as u16, 1];
+    let mut parts = heights.map(Constraint::Length);
+    parts[2] = Constraint::Min(0);
+    let [head, titles, body, below, noted, foot] = Layout::vertical(parts).areas(area);
+    frame.render_widget(Paragraph::new(head_lines(shown, area.width)), head);
     frame.render_widget(Paragraph::new(title_line(shown, &columns, area.width)), titles);
-    draw_vms(frame, shown, &columns, body);
+    frame.render_widget(Paragraph::new(table.around_selected(body.height)), body);
+    frame.render_widget(Paragraph::new(threads), below);
+    frame.render_widget(Paragraph::new(notes), noted);
     frame.render_widget(Paragraph::new(foot_line(shown)), foot);
 }
 
@@ -94,20 +112,6 @@ fn head_lines(shown: &Shown, width: u16) -> Vec<Line<'static>> {
     ]
 }
 
-/// Those that fit, the first one in any case.
-fn joined(parts: &[String], width: u16) -> String {
-    let mut line = String::new();
-    for part in parts.iter().filter(|part| !part.is_empty()) {
-        if line.is_empty() {
-            line.push_str(part);
-        } else if line.chars().count() + 2 + part.chars().count() <= usize::from(width) {
-            line.push_str("  ");
-            line.push_str(part);
-        }
-    }
-    line
-}
-
 /// As many as there is room for, the first ones first. Those that nobody knows are left out.
 fn columns(shown: &Shown, width: u16) -> Vec<Column> {
     let is_known = |column: &Column| {
@@ -127,13 +131,6 @@ fn columns(shown: &Shown, width: u16) -> Vec<Column> {
     columns
 }
 
-/// What is left by the others, as long as names need it.
-fn name_width(shown: &Shown, columns: &[Column], width: u16) -> usize {
-    let others: u16 = columns.iter().skip(1).map(|column| column.width()).sum();
-    let longest = shown.rates.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(0);
-    usize::from(width.saturating_sub(others)).min(longest.max(20) + 2)
-}
-
 fn title_line(shown: &Shown, columns: &[Column], width: u16) -> Line<'static> {
     let of = if shown.view.sum { ", sum of" } else { ", mean of" };
     let name = name_width(shown, columns, width);
@@ -149,108 +146,6 @@ fn title_line(shown: &Shown, columns: &[Column], width: u16) -> Line<'static> {
             _ => format!("{title:>width$}", width = usize::from(column.width())),
         };
         Span::styled(text, style)
-    };
-    Line::from(columns.iter().map(cell).collect::<Vec<_>>())
-}
-
-/// Exactly so wide, cut or filled.
-fn fitted(text: &str, width: usize) -> String {
-    let cut: String = text.chars().take(width).collect();
-    format!("{cut:<width$}")
-}
-
-fn draw_vms(frame: &mut Frame, shown: &Shown, columns: &[Column], area: Rect) {
-    let vms = shown.view.vms(shown.rates);
-    if vms.is_empty() {
-        let words = match (shown.rates.vms.is_empty(), shown.view.filter.as_str()) {
-            (true, _) => "no VM runs".to_owned(),
-            (false, filter) => format!("no VM has '{filter}' in its name: Esc shows all"),
-        };
-        frame.render_widget(Paragraph::new(words), area);
-        return;
-    }
-    let selected = shown.view.place(shown.rates).unwrap_or(0);
-    let mut lines = Vec::new();
-    let mut selected_line = 0;
-    for (place, vm) in vms.iter().enumerate() {
-        if place == selected {
-            selected_line = lines.len();
-        }
-        lines.push(vm_line(shown, columns, vm, area.width, place == selected));
-        if shown.view.opened.contains(&vm.key) {
-            lines.push(about_line(vm));
-            lines.extend(vm.vcpus.iter().map(|vcpu| vcpu_line(shown, columns, vcpu, area.width)));
-        }
-    }
-    // The selected one stands in the middle, unless all that is above or below it fits.
-    let height = usize::from(area.height);
-    let most = lines.len().saturating_sub(height);
-    let first = selected_line.saturating_sub(height / 2).min(most);
-    frame.render_widget(Paragraph::new(lines.split_off(first)), area);
-}
-
-fn styled(shown: &Shown, text: String, heat: Heat) -> Span<'static> {
-    let style = match (heat, shown.colors) {
-        (Heat::Fine, _) => Style::new(),
-        (Heat::Warm, true) => Style::new().fg(Color::Yellow),
-        (Heat::Hot, true) => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
-        (_, false) => Style::new().add_modifier(Modifier::BOLD),
-    };
-    Span::styled(text, style)
-}
-
-fn vm_line(
-    shown: &Shown,
-    columns: &[Column],
-    vm: &VmRates,
-    width: u16,
-    is_selected: bool,
-) -> Line<'static> {
-    let name = name_width(shown, columns, width);
-    let cell = |column: &Column| {
-        let text = column.text(vm, shown.view.sum);
-        let heat = column.heat(&vm.parts);
-        match column {
-            Column::Name => {
-                let mark = if is_selected { ">" } else { " " };
-                let style = match is_selected {
-                    true => Style::new().add_modifier(Modifier::BOLD),
-                    false => Style::new(),
-                };
-                Span::styled(fitted(&format!("{mark}{text}"), name), style)
-            }
-            _ => {
-                styled(shown, format!("{text:>width$}", width = usize::from(column.width())), heat)
-            }
-        }
-    };
-    Line::from(columns.iter().map(cell).collect::<Vec<_>>())
-}
-
-fn about_line(vm: &VmRates) -> Line<'static> {
-    let more = vm.more.as_ref().map(|more| {
-        let policy = if more.spread { "spread" } else { "gang" };
-        format!("  weight {}  policy: {policy}", more.weight)
-    });
-    Line::from(format!("  {}{}", vm.key, more.unwrap_or_default()))
-}
-
-fn vcpu_line(shown: &Shown, columns: &[Column], vcpu: &VcpuRates, width: u16) -> Line<'static> {
-    let name = name_width(shown, columns, width);
-    let cell = |column: &Column| {
-        let width = usize::from(column.width());
-        match column {
-            Column::Name => {
-                let pcpu = if vcpu.cpu >= 0 { format!("on {}", vcpu.cpu) } else { String::new() };
-                let parts = [format!("  vCPU {}", vcpu.id), pcpu];
-                Span::raw(fitted(&joined(&parts, name as u16), name))
-            }
-            _ => {
-                let figure = column.part(&vcpu.parts).map(crate::columns::percent);
-                let text = format!("{:>width$}", figure.unwrap_or_default());
-                styled(shown, text, column.heat(&vcpu.parts))
-            }
-        }
     };
     Line::from(columns.iter().map(cell).collect::<Vec<_>>())
 }
@@ -292,10 +187,11 @@ fn help() -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::{HostRates, MoreRates, Parts, YieldRates};
+    use crate::rates::{HostRates, MoreRates, Parts, ThreadRates, VcpuRates, VmRates, YieldRates};
     use crate::sample::{HostSample, VmSample, Yields};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::style::Color;
 
     fn vm(name: &str, nr_vcpus: u32, run: f64, ready: f64) -> VmRates {
         let (costop, throttled) = (Some(6.3), Some(0.0));
@@ -313,7 +209,8 @@ mod tests {
             ..MoreRates::default()
         };
         let vcpus = (0..nr_vcpus).map(|id| VcpuRates { id, tid: 7, cpu: 11, parts }).collect();
-        VmRates { key: name.into(), name: name.into(), nr_vcpus, parts, more: Some(more), vcpus }
+        let (key, name, more) = (name.to_owned(), name.to_owned(), Some(more));
+        VmRates { key, name, nr_vcpus, parts, more, vcpus, threads: vec![] }
     }
 
     fn sample(rates: &Rates) -> Sample {
@@ -326,7 +223,8 @@ mod tests {
         };
         let vm = |vm: &VmRates| VmSample { nr_vcpus: vm.nr_vcpus, ..VmSample::default() };
         let vms = rates.vms.iter().map(vm).collect();
-        Sample { at_s: 1.0, wall_s: 50_520, host, baton: Ok(Yields::default()), vms }
+        let baton = Ok(Yields::default());
+        Sample { at_s: 1.0, wall_s: 50_520, host, baton, vms, notes: None }
     }
 
     fn rates(vms: Vec<VmRates>) -> Rates {
@@ -335,9 +233,39 @@ mod tests {
         Rates { seconds: 1.0, host, yields, vms }
     }
 
+    /// What is shown beside rates.
+    #[derive(Default)]
+    struct Beside {
+        history: History,
+        notes: Vec<Note>,
+        without_baton: bool,
+    }
+
     fn drawn(size: (u16, u16), rates: &Rates, view: &View, colors: bool) -> Terminal<TestBackend> {
-        let now = sample(rates);
-        let shown = Shown { now: &now, rates, view, delay: 1.0, colors, message: None };
+        drawn_with(size, rates, view, colors, &Beside::default())
+    }
+
+    fn drawn_with(
+        size: (u16, u16),
+        rates: &Rates,
+        view: &View,
+        colors: bool,
+        beside: &Beside,
+    ) -> Terminal<TestBackend> {
+        let mut now = sample(rates);
+        if beside.without_baton {
+            now.baton = Err("scx_baton does not run".into());
+        }
+        let shown = Shown {
+            now: &now,
+            rates,
+            history: &beside.history,
+            notes: &beside.notes,
+            view,
+            delay: 1.0,
+            colors,
+            message: None,
+        };
         let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("a terminal");
         terminal.draw(|frame| draw(frame, &shown)).expect("it can be drawn");
         terminal
@@ -390,6 +318,106 @@ mod tests {
         assert_eq!(colours.count(), 0);
     }
 
+    /// A minute of them, with an opened VM, threads of the host and findings.
+    fn all() -> (Rates, View, Beside) {
+        let mut rates = three();
+        let thread = |tid, name: &str, run, ready| {
+            let name = name.to_owned();
+            ThreadRates { tid, name, run, ready }
+        };
+        rates.vms[0].threads = vec![thread(1, "qemu-system-x86", 99.0, 1.0)];
+        rates.vms[1].vcpus.truncate(2);
+        rates.vms[1].threads = vec![
+            thread(4121, "qemu-system-x86", 1.5, 0.0),
+            thread(4122, "IO iothread1", 11.2, 0.3),
+            thread(4130, "vhost-4121", 38.0, 12.4),
+        ];
+        let mut history = History::default();
+        for second in 0..70 {
+            let mut then = rates.clone();
+            for (place, ready) in [3.0, 1.2 * f64::from(second), 90.0].into_iter().enumerate() {
+                then.vms[place].parts.ready = ready;
+                then.vms[place].vcpus.iter_mut().for_each(|vcpu| vcpu.parts.ready = ready / 2.0);
+            }
+            history.add(&then, f64::from(second), f64::from(second) + 1.0);
+        }
+        let note = |id: &str, title: &str, evidence: &[&str]| {
+            let evidence = evidence.iter().map(|line| (*line).to_owned()).collect();
+            Note { id: id.into(), title: title.into(), evidence }
+        };
+        let stacked = ["pg: vCPUs 0 and 1", "web-03: vCPUs 5 and 6 may run on CPU 12 alone"];
+        let notes = vec![
+            note("rival", "another scheduler", &["scx.service is enabled"]),
+            note("ksm", "KSM merges pages", &["ksm/run = 1, 0 pages saved"]),
+            note("vcpu-stack", "two vCPUs on one CPU", &stacked),
+            note("thp", "huge pages are off", &["transparent_hugepage/enabled = never"]),
+        ];
+        let mut view = View::new(Column::Run, "");
+        view.opened.insert("web-03".into());
+        (rates, view, Beside { history, notes, without_baton: false })
+    }
+
+    #[test]
+    fn an_opened_vm_has_its_history_and_threads_and_findings() {
+        let (rates, view, beside) = all();
+        let lines = lines(&drawn_with((80, 24), &rates, &view, true, &beside));
+        let expected = [
+            ">web-03             8   71.2   14.1    6.3     0.0    2.1    0.3    41ms   1,904",
+            "  web-03  weight 100  policy: gang",
+            "  %RDY 58 s  =====*****************#################################@@@  max 83",
+            "  vCPU 0  on 11         71.2   14.1    6.3     0.0  *************************###",
+            "  vCPU 1  on 11         71.2   14.1    6.3     0.0  *************************###",
+            " pg                16   64.0    9.8    6.3     0.0    2.1    0.3    41ms   1,904",
+        ];
+        assert_eq!(lines[4..10], expected, "{lines:#?}");
+        let expected = [
+            "HOST THREADS",
+            " web-03 vhost-4121      38.0   12.4",
+            " web-03 IO iothread1    11.2    0.3",
+            " web- qemu-system-x86    1.5    0.0",
+            "! web-03: vCPUs 5 and 6 may run on CPU 12 alone (+1)          doctor: vcpu-stack",
+            "! another scheduler: scx.service is enabled                        doctor: rival",
+            "! KSM merges pages: ksm/run = 1, 0 pages saved               doctor: ksm, 1 more",
+            "q quit  Enter vCPUs  <> sort  R reverse  / filter  n sum  h help",
+        ];
+        assert_eq!(lines[16..], expected, "{lines:#?}");
+    }
+
+    #[test]
+    fn without_an_opened_vm_the_busiest_have_their_threads() {
+        let (rates, mut view, beside) = all();
+        view.opened.clear();
+        let lines = lines(&drawn_with((80, 24), &rates, &view, true, &beside));
+        let place = lines.iter().position(|line| line == "HOST THREADS");
+        let place = place.expect("it is there");
+        assert!(lines[place + 1].starts_with(" pg qemu-system-x86     99.0"), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("%RDY 5")), "{lines:#?}");
+        assert!(lines[place + 5].starts_with("! pg: vCPUs 0 and 1 (+1) "), "{lines:#?}");
+    }
+
+    /// Without Baton a vCPU's history stands behind its figures.
+    #[test]
+    fn wide_screens_without_baton() {
+        let (mut rates, view, mut beside) = all();
+        beside.without_baton = true;
+        for vm in &mut rates.vms {
+            vm.more = None;
+            let forget = |parts: &mut Parts| (parts.costop, parts.throttled) = (None, None);
+            forget(&mut vm.parts);
+            vm.vcpus.iter_mut().for_each(|vcpu| forget(&mut vcpu.parts));
+        }
+        let lines = lines(&drawn_with((120, 24), &rates, &view, true, &beside));
+        let expected = [
+            "VM, mean of             vC  *%RUN   %RDY  %WAIT",
+            ">web-03                  8   71.2   14.1    8.4",
+            "  web-03",
+            "  %RDY 60 s  =======*****************#################################@@@  max 83",
+            "  vCPU 0  on 11              71.2   14.1    8.4  \
+             -------=================*********************************###",
+        ];
+        assert_eq!(lines[3..8], expected, "{lines:#?}");
+    }
+
     /// Of any size it is drawn, or says what it needs, and the selected VM is on it.
     #[test]
     fn terminals_of_all_sizes() {
@@ -403,6 +431,20 @@ mod tests {
                 let fits = width >= LEAST.0 && height >= LEAST.1;
                 let says = lines.iter().any(|line| line.contains(">vm-250"));
                 assert_eq!(says, fits, "{width}x{height}: {lines:#?}");
+            }
+        }
+        let (rates, view, beside) = all();
+        for width in (2..=140).step_by(3) {
+            for height in 1..50 {
+                let lines = lines(&drawn_with((width, height), &rates, &view, true, &beside));
+                let fits = width >= LEAST.0 && height >= LEAST.1;
+                let says = lines.iter().any(|line| line.starts_with(">web-03"));
+                assert_eq!(says, fits, "{width}x{height}: {lines:#?}");
+                let has = |words: &str| lines.iter().any(|line| line.starts_with(words));
+                assert_eq!(has("! web-03: vCPUs"), fits && height >= 10, "{lines:#?}");
+                // A column for %RUN.
+                let room = width >= 23 && height >= 13;
+                assert_eq!(has("HOST THREADS"), room, "{width}x{height}: {lines:#?}");
             }
         }
     }

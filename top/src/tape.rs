@@ -30,7 +30,11 @@ impl Tape {
         let from = sample.at_s - KEPT;
         self.samples.push_back(sample);
         while self.samples.len() > 2 && self.samples.front().is_some_and(|s| s.at_s < from) {
-            self.samples.pop_front();
+            let gone = self.samples.pop_front().and_then(|sample| sample.notes);
+            // They hold until there are others.
+            if let Some(first) = self.samples.front_mut() {
+                first.notes = first.notes.take().or(gone);
+            }
         }
     }
 
@@ -67,11 +71,19 @@ impl Tape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::HostSample;
+    use crate::sample::{HostSample, Note, ThreadSample, VmSample};
 
     fn sample(at_s: f64) -> Sample {
         let baton = Err("no".to_owned());
-        Sample { at_s, wall_s: 7, host: HostSample::default(), baton, vms: Vec::new() }
+        let thread = ThreadSample { tid: 8, name: "vhost-7".into(), ran: 1.0, ready: 0.5 };
+        Sample {
+            at_s,
+            wall_s: 7,
+            host: HostSample::default(),
+            baton,
+            vms: vec![VmSample { pid: 7, threads: vec![thread], ..VmSample::default() }],
+            notes: None,
+        }
     }
 
     #[test]
@@ -79,11 +91,37 @@ mod tests {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tape.json");
         let mut tape = Tape::default();
+        let note = Note { id: "ksm".into(), title: "t".into(), evidence: vec!["e".into()] };
+        tape.keep(Sample { notes: Some(vec![note.clone()]), ..sample(-1.0) });
         (0..200).for_each(|s| tape.keep(sample(f64::from(s))));
         tape.write(&OutFile::open(&path)?)?;
         let read = Tape::read(&path)?;
         assert_eq!((read.len(), read[0].at_s), (61, 139.0));
         assert_eq!(read[60], sample(199.0));
+        assert_eq!(read[0].notes, Some(vec![note]));
+        Ok(())
+    }
+
+    /// What was written before there were threads of the host and notes is read.
+    #[test]
+    fn old_recordings_are_read() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("tape.json");
+        let vm = r#"{"key":"7","name":"web","nr_vcpus":1,"times":{"ran":1.0,"ready":2.0,
+            "costop":null,"throttled":null},"more":null,"vcpus":[]}"#;
+        let one = |at_s| {
+            format!(
+                r#"{{"at_s":{at_s},"wall_s":5,"host":{{"name":"h","kernel":"6","cpus":2,
+                "scheduler":"kernel","busy":1,"idle":1,"irq":0,"steal":0,"pressure_us":null}},
+                "baton":{{"Err":"no"}},"vms":[{vm}]}}"#
+            )
+        };
+        let text = format!(r#"{{"version":1,"samples":[{},{}]}}"#, one("1.0"), one("2.0"));
+        fs::write(&path, text)?;
+        let read = Tape::read(&path)?;
+        let vm = &read[1].vms[0];
+        assert_eq!((vm.name.as_str(), vm.pid, vm.threads.len()), ("web", 0, 0));
+        assert_eq!(read[1].notes, None);
         Ok(())
     }
 

@@ -3,9 +3,13 @@
 
 use crate::columns::Column;
 use crate::rates::{Rates, VmRates};
+use crate::wanted::Wanted;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+
+/// VMs whose threads on the host are shown where none is opened.
+const BUSIEST: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct View {
@@ -64,6 +68,25 @@ impl View {
             }
         });
         vms
+    }
+
+    /// The VMs whose threads on the host are looked at: those that are opened, else the busiest.
+    pub fn close<'a>(&self, rates: &'a Rates) -> Vec<&'a VmRates> {
+        let mut vms = self.vms(rates);
+        if vms.iter().any(|vm| self.opened.contains(&vm.key)) {
+            vms.retain(|vm| self.opened.contains(&vm.key));
+            return vms;
+        }
+        let ran = |vm: &VmRates| vm.parts.run * f64::from(vm.nr_vcpus);
+        vms.sort_by(|a, b| ran(b).total_cmp(&ran(a)));
+        vms.truncate(BUSIEST);
+        vms
+    }
+
+    /// What the next sample is asked for.
+    pub fn wanted(&self, rates: &Rates) -> Wanted {
+        let threads = self.close(rates).iter().map(|vm| vm.key.clone()).collect();
+        Wanted { vcpus: !self.opened.is_empty(), threads }
     }
 
     /// Errors are impossible: a key that means nothing does nothing.
@@ -209,6 +232,21 @@ mod tests {
         assert_eq!((view.place(&rates()), view.opened.len()), (None, 2));
         press(&mut view, "\x1b");
         assert_eq!(view.place(&rates()), Some(0));
+    }
+
+    #[test]
+    fn threads_are_wanted_of_what_is_looked_at() {
+        let mut view = View::new(Column::Name, "");
+        let threads = |view: &View| view.wanted(&rates()).threads;
+        // The busiest first, whatever the screen is sorted by.
+        assert_eq!(threads(&view), ["k-pg", "k-web-1", "k-web-2"]);
+        press(&mut view, "jj\n");
+        assert_eq!((threads(&view), view.wanted(&rates()).vcpus), (vec!["k-web-2".into()], true));
+        // What is opened, but not shown, is not looked at.
+        press(&mut view, "/pg\n");
+        assert_eq!(threads(&view), ["k-pg"]);
+        press(&mut view, "/x\n");
+        assert!(threads(&view).is_empty());
     }
 
     #[test]
