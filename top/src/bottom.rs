@@ -2,23 +2,24 @@
 //! What stands below the VMs: threads of the host that work for them, and doctor's findings.
 
 use crate::columns::{Column, percent};
+use crate::grid::{Grid, fitted, styled};
 use crate::notes::{self, About};
 use crate::rates::{Parts, ThreadRates, VmRates};
 use crate::screen::Shown;
-use crate::table::{fitted, name_width, styled};
+
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use std::collections::BTreeMap;
 
 /// A title and a line for each thread, the busiest first; `most` lines. None, if there is no room
 /// for figures.
-pub fn threads(shown: &Shown, columns: &[Column], width: u16, most: usize) -> Vec<Line<'static>> {
+pub fn threads(shown: &Shown, grid: &Grid, most: usize) -> Vec<Line<'static>> {
     let close = shown.view.close(shown.rates);
     let mut all: Vec<(&VmRates, &ThreadRates)> = close
         .into_iter()
         .flat_map(|vm| vm.threads.iter().map(move |thread| (vm, thread)))
         .collect();
-    if all.is_empty() || most < 2 || !columns.contains(&Column::Run) {
+    if all.is_empty() || most < 2 || !grid.columns.contains(&Column::Run) {
         return Vec::new();
     }
     let busy = |thread: &ThreadRates| thread.run + thread.ready;
@@ -30,21 +31,14 @@ pub fn threads(shown: &Shown, columns: &[Column], width: u16, most: usize) -> Ve
         _ => format!("HOST THREADS, {} of {count}", all.len()),
     };
     let title = Line::styled(title, Style::new().add_modifier(Modifier::BOLD));
-    let name = name_width(shown, columns, width);
-    let lines = all.into_iter().map(|(vm, thread)| thread_line(shown, columns, vm, thread, name));
+    let lines = all.into_iter().map(|(vm, thread)| thread_line(shown, grid, vm, thread));
     [title].into_iter().chain(lines).collect()
 }
 
-fn thread_line(
-    shown: &Shown,
-    columns: &[Column],
-    vm: &VmRates,
-    thread: &ThreadRates,
-    name: usize,
-) -> Line<'static> {
+fn thread_line(shown: &Shown, grid: &Grid, vm: &VmRates, thread: &ThreadRates) -> Line<'static> {
     let heat = Parts { ready: thread.ready, ..Parts::default() };
     // It has no vCPUs: their column is its name's, too.
-    let name = name + usize::from(Column::Vcpus.width());
+    let name = grid.name + usize::from(Column::Vcpus.width());
     let cell = |column: &Column| {
         let width = usize::from(column.width());
         match column {
@@ -56,7 +50,7 @@ fn thread_line(
             }
         }
     };
-    let columns = columns.iter().filter(|column| **column != Column::Vcpus);
+    let columns = grid.columns.iter().filter(|column| **column != Column::Vcpus);
     Line::from(columns.map(cell).collect::<Vec<_>>())
 }
 

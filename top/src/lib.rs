@@ -8,6 +8,7 @@ mod baton;
 mod bottom;
 mod columns;
 mod feed;
+mod grid;
 mod history;
 pub mod host;
 pub mod kernel;

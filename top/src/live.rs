@@ -62,17 +62,24 @@ impl Screen {
         view: &mut View,
     ) -> Result<()> {
         let mut next = Instant::now() + FIRST.min(self.delay);
+        // Nothing changes by itself: what is drawn stays.
+        let mut is_drawn = false;
         while !watch.is_over() {
             if Instant::now() >= next && !view.paused {
                 next = Instant::now() + self.delay;
                 self.take(watch, view);
+                is_drawn = false;
             }
-            self.draw(terminal, view)?;
+            if !is_drawn {
+                self.draw(terminal, view)?;
+                is_drawn = true;
+            }
             let wait = next.saturating_duration_since(Instant::now());
             let wait = if view.paused { LOOK } else { wait.min(LOOK) };
             if !event::poll(wait)? {
                 continue;
             }
+            is_drawn = false;
             match self.react(&event::read()?, watch, view) {
                 Action::Quit => break,
                 Action::Write | Action::Draw => {}

@@ -3,10 +3,11 @@
 
 use crate::bottom;
 use crate::columns::{Column, counted};
+use crate::grid::{Grid, fitted, joined};
 use crate::history::History;
 use crate::rates::Rates;
 use crate::sample::{Note, Sample};
-use crate::table::{Table, fitted, joined, name_width};
+use crate::table::Table;
 use crate::view::View;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -49,21 +50,21 @@ pub fn draw(frame: &mut Frame, shown: &Shown) {
         frame.render_widget(Paragraph::new(help()), area);
         return;
     }
-    let columns = columns(shown, area.width);
-    let table = Table::of(shown, &columns, area.width);
+    let grid = Grid::of(shown, area.width);
+    let table = Table::of(shown, &grid);
     let room = usize::from(area.height - HEAD - 2);
     let notes = bottom::notes(shown, area.width, (room / 5).min(MOST_NOTES));
     // A quarter of what VMs have, and what they leave.
-    let left = room.saturating_sub(table.lines.len() + notes.len());
+    let left = room.saturating_sub(table.height() + notes.len());
     let most = (room / 4).max(left).min(MOST_THREADS);
-    let threads = bottom::threads(shown, &columns, area.width, most);
+    let threads = bottom::threads(shown, &grid, most);
     let heights = [HEAD, 1, 0, threads.len() as u16, notes.len() as u16, 1];
     let mut parts = heights.map(Constraint::Length);
     parts[2] = Constraint::Min(0);
     let [head, titles, body, below, noted, foot] = Layout::vertical(parts).areas(area);
     frame.render_widget(Paragraph::new(head_lines(shown, area.width)), head);
-    frame.render_widget(Paragraph::new(title_line(shown, &columns, area.width)), titles);
-    frame.render_widget(Paragraph::new(table.around_selected(body.height)), body);
+    frame.render_widget(Paragraph::new(title_line(shown, &grid)), titles);
+    frame.render_widget(Paragraph::new(table.lines(body.height)), body);
     frame.render_widget(Paragraph::new(threads), below);
     frame.render_widget(Paragraph::new(notes), noted);
     frame.render_widget(Paragraph::new(foot_line(shown)), foot);
@@ -112,28 +113,8 @@ fn head_lines(shown: &Shown, width: u16) -> Vec<Line<'static>> {
     ]
 }
 
-/// As many as there is room for, the first ones first. Those that nobody knows are left out.
-fn columns(shown: &Shown, width: u16) -> Vec<Column> {
-    let is_known = |column: &Column| {
-        let vms = &shown.rates.vms;
-        let always = [Column::Name, Column::Vcpus, Column::Run, Column::Ready, Column::Wait]
-            .contains(column);
-        let of_baton = || shown.now.baton.is_ok();
-        always || of_baton() || vms.iter().any(|vm| column.figure(vm, false).is_some())
-    };
-    let mut left = width;
-    let mut columns = Vec::new();
-    for column in Column::ALL.into_iter().filter(is_known) {
-        let Some(rest) = left.checked_sub(column.width()) else { break };
-        left = rest;
-        columns.push(column);
-    }
-    columns
-}
-
-fn title_line(shown: &Shown, columns: &[Column], width: u16) -> Line<'static> {
+fn title_line(shown: &Shown, grid: &Grid) -> Line<'static> {
     let of = if shown.view.sum { ", sum of" } else { ", mean of" };
-    let name = name_width(shown, columns, width);
     let cell = |column: &Column| {
         let style = match *column == shown.view.sort {
             true => Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD),
@@ -142,12 +123,12 @@ fn title_line(shown: &Shown, columns: &[Column], width: u16) -> Line<'static> {
         let sorted = if *column == shown.view.sort { "*" } else { "" };
         let title = format!("{sorted}{}", column.title());
         let text = match column {
-            Column::Name => fitted(&format!("{title}{of}"), name),
+            Column::Name => fitted(&format!("{title}{of}"), grid.name),
             _ => format!("{title:>width$}", width = usize::from(column.width())),
         };
         Span::styled(text, style)
     };
-    Line::from(columns.iter().map(cell).collect::<Vec<_>>())
+    Line::from(grid.columns.iter().map(cell).collect::<Vec<_>>())
 }
 
 fn foot_line(shown: &Shown) -> Line<'static> {

@@ -1,70 +1,93 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The rows of VMs, and what an opened one shows below its row.
 
-use crate::columns::{Column, Heat, percent};
+use crate::columns::{Column, percent};
+use crate::grid::{Grid, fitted, joined, styled};
 use crate::history::{SECONDS, Trace};
 use crate::rates::{VcpuRates, VmRates};
 use crate::screen::Shown;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
 /// Fewer seconds of a vCPU than this are not worth their place.
 const LEAST_SECONDS: usize = 10;
 
-pub struct Table {
-    pub lines: Vec<Line<'static>>,
-    /// Where the selected VM stands.
-    pub selected: usize,
+/// What there is to show; its lines are made when it is known which are seen.
+pub struct Table<'a> {
+    shown: &'a Shown<'a>,
+    grid: &'a Grid,
+    vms: Vec<&'a VmRates>,
+    /// The place of the selected VM among them.
+    selected: usize,
 }
 
-impl Table {
-    pub fn of(shown: &Shown, columns: &[Column], width: u16) -> Table {
-        let vms = shown.view.vms(shown.rates);
-        if vms.is_empty() {
-            let words = match (shown.rates.vms.is_empty(), shown.view.filter.as_str()) {
+impl<'a> Table<'a> {
+    pub fn of(shown: &'a Shown, grid: &'a Grid) -> Table<'a> {
+        let selected = shown.view.place(shown.rates).unwrap_or(0);
+        Table { shown, grid, vms: shown.view.vms(shown.rates), selected }
+    }
+
+    /// Lines that it would have, if there were room for all.
+    pub fn height(&self) -> usize {
+        self.vms.iter().map(|vm| self.height_of(vm)).sum::<usize>().max(1)
+    }
+
+    fn height_of(&self, vm: &VmRates) -> usize {
+        let history = self.shown.history.of(&vm.key);
+        match self.shown.view.opened.contains(&vm.key) {
+            true => 2 + usize::from(history.is_some()) + vm.vcpus.len(),
+            false => 1,
+        }
+    }
+
+    /// So many of them, with the selected VM in the middle, unless all that is above or below it
+    /// fits.
+    pub fn lines(&self, height: u16) -> Vec<Line<'static>> {
+        if self.vms.is_empty() {
+            let words = match (self.shown.rates.vms.is_empty(), &self.shown.view.filter) {
                 (true, _) => "no VM runs".to_owned(),
                 (false, filter) => format!("no VM has '{filter}' in its name: Esc shows all"),
             };
-            return Table { lines: vec![words.into()], selected: 0 };
+            return vec![words.into()];
         }
-        let place = shown.view.place(shown.rates).unwrap_or(0);
-        let mut table = Table { lines: Vec::new(), selected: 0 };
-        for (at, vm) in vms.iter().enumerate() {
-            if at == place {
-                table.selected = table.lines.len();
+        let height = usize::from(height);
+        let before =
+            self.vms.iter().take(self.selected).map(|vm| self.height_of(vm)).sum::<usize>();
+        let most = self.height().saturating_sub(height);
+        let mut skipped = before.saturating_sub(height / 2).min(most);
+        let mut lines = Vec::new();
+        for (place, vm) in self.vms.iter().enumerate() {
+            if lines.len() >= height {
+                break;
             }
-            table.lines.push(vm_line(shown, columns, vm, width, at == place));
-            if shown.view.opened.contains(&vm.key) {
-                table.lines.push(about_line(vm));
-                let history = shown.history.of(&vm.key);
-                table.lines.extend(history.map(|of| history_line(&of.vm, width)));
-                let vcpus = vm.vcpus.iter().map(|vcpu| {
-                    let trace = history.and_then(|of| of.vcpu(vcpu.id));
-                    vcpu_line(shown, columns, vcpu, trace, width)
-                });
-                table.lines.extend(vcpus);
+            match skipped.checked_sub(self.height_of(vm)) {
+                Some(rest) => skipped = rest,
+                None => {
+                    lines.extend(self.lines_of(vm, place == self.selected).drain(skipped..));
+                    skipped = 0;
+                }
             }
         }
-        table
+        lines
     }
 
-    /// So many of its lines, with the selected one in the middle, unless all that is above or below
-    /// it fits.
-    pub fn around_selected(mut self, height: u16) -> Vec<Line<'static>> {
-        let height = usize::from(height);
-        let most = self.lines.len().saturating_sub(height);
-        self.lines.split_off(self.selected.saturating_sub(height / 2).min(most))
+    fn lines_of(&self, vm: &VmRates, is_selected: bool) -> Vec<Line<'static>> {
+        let Table { shown, grid, .. } = self;
+        let mut lines = vec![vm_line(shown, grid, vm, is_selected)];
+        if shown.view.opened.contains(&vm.key) {
+            let history = shown.history.of(&vm.key);
+            lines.push(about_line(vm));
+            lines.extend(history.map(|of| history_line(&of.vm, grid.width)));
+            lines.extend(vm.vcpus.iter().map(|vcpu| {
+                let trace = history.and_then(|of| of.vcpu(vcpu.id));
+                vcpu_line(shown, grid, vcpu, trace)
+            }));
+        }
+        lines
     }
 }
 
-fn vm_line(
-    shown: &Shown,
-    columns: &[Column],
-    vm: &VmRates,
-    width: u16,
-    is_selected: bool,
-) -> Line<'static> {
-    let name = name_width(shown, columns, width);
+fn vm_line(shown: &Shown, grid: &Grid, vm: &VmRates, is_selected: bool) -> Line<'static> {
     let cell = |column: &Column| {
         let text = column.text(vm, shown.view.sum);
         let heat = column.heat(&vm.parts);
@@ -75,14 +98,14 @@ fn vm_line(
                     true => Style::new().add_modifier(Modifier::BOLD),
                     false => Style::new(),
                 };
-                Span::styled(fitted(&format!("{mark}{text}"), name), style)
+                Span::styled(fitted(&format!("{mark}{text}"), grid.name), style)
             }
             _ => {
                 styled(shown, format!("{text:>width$}", width = usize::from(column.width())), heat)
             }
         }
     };
-    Line::from(columns.iter().map(cell).collect::<Vec<_>>())
+    Line::from(grid.columns.iter().map(cell).collect::<Vec<_>>())
 }
 
 fn about_line(vm: &VmRates) -> Line<'static> {
@@ -107,23 +130,16 @@ fn history_line(trace: &Trace, width: u16) -> Line<'static> {
 }
 
 /// Its %RDY of the last minute stands where a vCPU has no figures.
-fn vcpu_line(
-    shown: &Shown,
-    columns: &[Column],
-    vcpu: &VcpuRates,
-    trace: Option<&Trace>,
-    width: u16,
-) -> Line<'static> {
-    let name = name_width(shown, columns, width);
+fn vcpu_line(shown: &Shown, grid: &Grid, vcpu: &VcpuRates, trace: Option<&Trace>) -> Line<'static> {
     let wide = |column: &Column| match column {
-        Column::Name => name,
+        Column::Name => grid.name,
         _ => usize::from(column.width()),
     };
     let is_free = |column: &&Column| {
         !matches!(column, Column::Name | Column::Vcpus) && column.part(&vcpu.parts).is_none()
     };
-    let free: usize = columns.iter().filter(is_free).map(wide).sum();
-    let rest = usize::from(width).saturating_sub(columns.iter().map(wide).sum());
+    let free: usize = grid.columns.iter().filter(is_free).map(wide).sum();
+    let rest = usize::from(grid.width).saturating_sub(grid.columns.iter().map(wide).sum());
     let signs = |room: usize| {
         let seconds = room.saturating_sub(2).min(SECONDS);
         let trace = trace.filter(|_| seconds >= LEAST_SECONDS);
@@ -131,13 +147,13 @@ fn vcpu_line(
     };
     let mut cells = Vec::new();
     let mut gap = (free >= rest).then(|| format!("{:<free$}", signs(free)));
-    for column in columns {
+    for column in &grid.columns {
         let width = wide(column);
         cells.push(match column {
             Column::Name => {
                 let pcpu = if vcpu.cpu >= 0 { format!("on {}", vcpu.cpu) } else { String::new() };
                 let parts = [format!("  vCPU {}", vcpu.id), pcpu];
-                Span::raw(fitted(&joined(&parts, name as u16), name))
+                Span::raw(fitted(&joined(&parts, grid.name as u16), grid.name))
             }
             // The first of them takes the place of all: they stand side by side.
             column if is_free(&column) && free >= rest => Span::raw(gap.take().unwrap_or_default()),
@@ -152,41 +168,4 @@ fn vcpu_line(
         cells.push(Span::raw(signs(rest)));
     }
     Line::from(cells)
-}
-
-/// What is left by the others, as long as names need it.
-pub fn name_width(shown: &Shown, columns: &[Column], width: u16) -> usize {
-    let others: u16 = columns.iter().skip(1).map(|column| column.width()).sum();
-    let longest = shown.rates.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(0);
-    usize::from(width.saturating_sub(others)).min(longest.max(20) + 2)
-}
-
-/// Those that fit, the first one in any case.
-pub fn joined(parts: &[String], width: u16) -> String {
-    let mut line = String::new();
-    for part in parts.iter().filter(|part| !part.is_empty()) {
-        if line.is_empty() {
-            line.push_str(part);
-        } else if line.chars().count() + 2 + part.chars().count() <= usize::from(width) {
-            line.push_str("  ");
-            line.push_str(part);
-        }
-    }
-    line
-}
-
-pub fn styled(shown: &Shown, text: String, heat: Heat) -> Span<'static> {
-    let style = match (heat, shown.colors) {
-        (Heat::Fine, _) => Style::new(),
-        (Heat::Warm, true) => Style::new().fg(Color::Yellow),
-        (Heat::Hot, true) => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
-        (_, false) => Style::new().add_modifier(Modifier::BOLD),
-    };
-    Span::styled(text, style)
-}
-
-/// Exactly so wide, cut or filled.
-pub fn fitted(text: &str, width: usize) -> String {
-    let cut: String = text.chars().take(width).collect();
-    format!("{cut:<width$}")
 }

@@ -54,7 +54,8 @@ impl View {
     /// The VMs to show, in order. Names go up, figures down; what is not known comes last.
     pub fn vms<'a>(&self, rates: &'a Rates) -> Vec<&'a VmRates> {
         let filter = self.filter.to_lowercase();
-        let is_shown = |vm: &&VmRates| vm.name.to_lowercase().contains(&filter);
+        let is_shown =
+            |vm: &&VmRates| filter.is_empty() || vm.name.to_lowercase().contains(&filter);
         let mut vms: Vec<_> = rates.vms.iter().filter(is_shown).collect();
         let figure = |vm: &VmRates| self.sort.figure(vm, self.sum).unwrap_or(f64::NEG_INFINITY);
         vms.sort_by(|a, b| {
