@@ -8,4 +8,4 @@ mod vms;
 
 pub use host::{Host, Unreadable};
 pub use name::{arguments, name, option, parts};
-pub use vms::{Vcpu, Vm, vms};
+pub use vms::{Vcpu, Vm, vms, vms_of};

@@ -12,6 +12,8 @@ pub struct Vm {
     pub name: String,
     /// By KVM's id of each.
     pub vcpus: Vec<Vcpu>,
+    /// Its directory in debugfs, with what KVM counts of it, where that can be read.
+    pub debugfs: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,30 +27,43 @@ pub struct Vcpu {
 /// (`debug-threads=on`, as libvirt and Proxmox set it), Firecracker, Cloud Hypervisor, crosvm and
 /// kvmtool give them.
 pub fn vms(host: &Host) -> Vec<Vm> {
-    let mut threads = by_debugfs(host);
-    for pid in pids(host, "/proc") {
-        threads.entry(pid).or_insert_with(|| vec![by_thread_names(host, pid)]);
+    vms_of(host, |_| true)
+}
+
+/// Those of the processes that are `wanted`, as [`vms`] finds them: nothing is read of others.
+pub fn vms_of(host: &Host, wanted: impl Fn(i32) -> bool) -> Vec<Vm> {
+    let mut threads = by_debugfs(host, &wanted);
+    for pid in pids(host, "/proc").into_iter().filter(|pid| wanted(*pid)) {
+        threads.entry(pid).or_insert_with(|| vec![(None, by_thread_names(host, pid))]);
     }
     let mut found = Vec::new();
     for (pid, mut of_vms) in threads {
-        of_vms.retain(|vcpus| !vcpus.is_empty());
+        of_vms.retain(|(_, vcpus)| !vcpus.is_empty());
         let several = of_vms.len() > 1;
-        for (place, vcpus) in of_vms.into_iter().enumerate() {
+        for (place, (debugfs, vcpus)) in of_vms.into_iter().enumerate() {
             let name = name(host, pid);
             // As Baton's own bench runs them.
             let name = if several { format!("{name}.{}", place + 1) } else { name };
             let vcpus = vcpus.into_iter().map(|(id, tid)| Vcpu { id, tid }).collect();
-            found.push(Vm { pid, name, vcpus });
+            found.push(Vm { pid, name, vcpus, debugfs });
         }
     }
     found
 }
 
-/// By process, the vCPU threads of each of its VMs.
-fn by_debugfs(host: &Host) -> BTreeMap<i32, Vec<BTreeMap<u32, i32>>> {
+/// A VM's directory in debugfs, and the threads of its vCPUs.
+type Threads = (Option<String>, BTreeMap<u32, i32>);
+
+/// By process, each of its VMs. A directory has the number of the thread that created the VM.
+fn by_debugfs(host: &Host, wanted: impl Fn(i32) -> bool) -> BTreeMap<i32, Vec<Threads>> {
     const DIR: &str = "/sys/kernel/debug/kvm";
-    let mut found: BTreeMap<i32, Vec<BTreeMap<u32, i32>>> = BTreeMap::new();
-    for vm in host.list(DIR).iter().filter(|entry| entry.contains('-')) {
+    let mut found: BTreeMap<i32, Vec<Threads>> = BTreeMap::new();
+    for vm in host.list(DIR) {
+        let creator = vm.split_once('-').map(|(tid, _)| tid.parse().ok());
+        let Some(creator) = creator else { continue };
+        if creator.is_some_and(|tid| !wanted(tid)) {
+            continue;
+        }
         let (mut vcpus, mut of) = (BTreeMap::new(), None);
         for vcpu in host.list(&format!("{DIR}/{vm}")) {
             let Some(id) = vcpu.strip_prefix("vcpu").and_then(|id| id.parse().ok()) else {
@@ -62,8 +77,8 @@ fn by_debugfs(host: &Host) -> BTreeMap<i32, Vec<BTreeMap<u32, i32>>> {
                 vcpus.insert(id, tid);
             }
         }
-        if let Some(pid) = of {
-            found.entry(pid).or_default().push(vcpus);
+        if let Some(pid) = of.filter(|pid| wanted(*pid)) {
+            found.entry(pid).or_default().push((Some(format!("{DIR}/{vm}")), vcpus));
         }
     }
     found
@@ -134,9 +149,17 @@ mod tests {
         put(at, "proc/80/cmdline", "qemu\0-name\0second\0")?;
         put(at, "proc/90/task/90/comm", "bash")?;
         let vcpu = |id, tid| Vcpu { id, tid };
-        let first = Vm { pid: 70, name: "first".into(), vcpus: vec![vcpu(0, 71), vcpu(1, 72)] };
-        let second = Vm { pid: 80, name: "second".into(), vcpus: vec![vcpu(0, 81), vcpu(1, 82)] };
-        assert_eq!(vms(&Host::at(at)), [first, second]);
+        let debugfs = Some("/sys/kernel/debug/kvm/70-11".to_owned());
+        let vcpus = vec![vcpu(0, 71), vcpu(1, 72)];
+        let first = Vm { pid: 70, name: "first".into(), vcpus, debugfs };
+        let vcpus = vec![vcpu(0, 81), vcpu(1, 82)];
+        let second = Vm { pid: 80, name: "second".into(), vcpus, debugfs: None };
+        let host = Host::at(at);
+        assert_eq!(vms(&host), [first.clone(), second.clone()]);
+        // Of one process, whichever way it is found.
+        assert_eq!(vms_of(&host, |pid| pid == 70), [first]);
+        assert_eq!(vms_of(&host, |pid| pid == 80), [second]);
+        assert_eq!(vms_of(&host, |_| false), []);
         Ok(())
     }
 

@@ -3,17 +3,26 @@
 
 use crate::sample::{Times, VcpuSample, VmSample};
 use crate::schedstat::Schedstat;
-use baton_hostinfo::{Host, vms};
+use baton_hostinfo::{Host, Vcpu, Vm, vms_of};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// VMs come and go seldom, and to look for them reads a file of every thread.
+/// VMs come and go seldom, and to look for them reads a file of every thread: at processes that
+/// are not older than `YOUNG`, and from time to time at all.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(60);
+
+/// Until then a VMM has started its vCPUs' threads.
+const YOUNG: Duration = Duration::from_secs(60);
 
 /// The VMs that were found.
 #[derive(Default)]
 pub struct Kernel {
     looked: Option<Instant>,
+    looked_at_all: Option<Instant>,
+    /// When a process was seen first; `None`: it was there before anything else was.
+    seen: BTreeMap<i32, Option<Instant>>,
     vms: Vec<Known>,
 }
 
@@ -34,7 +43,18 @@ impl Kernel {
         if self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             self.look(host);
         }
-        self.vms.iter().filter_map(Known::sample).collect()
+        let mut samples = Vec::new();
+        self.vms.retain(|vm| {
+            let sample = vm.sample();
+            if sample.is_none() {
+                // Another process that gets its number is new.
+                self.seen.remove(&vm.pid);
+            }
+            let lives = sample.is_some();
+            samples.extend(sample);
+            lives
+        });
+        samples
     }
 
     fn look(&mut self, host: &Host) {
@@ -43,27 +63,48 @@ impl Kernel {
             let _ = getrlimit(Resource::RLIMIT_NOFILE)
                 .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
         }
-        self.looked = Some(Instant::now());
-        let mut before = std::mem::take(&mut self.vms);
-        for vm in vms(host) {
-            let same = before.iter().position(|known| {
+        let now = Instant::now();
+        let first_seen = self.looked.replace(now).map(|_| now);
+        let pids = host.list("/proc");
+        let pids: BTreeSet<i32> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
+        self.seen.retain(|pid, _| pids.contains(pid));
+        for pid in &pids {
+            self.seen.entry(*pid).or_insert(first_seen);
+        }
+        let all = self.looked_at_all.is_none_or(|at| now - at >= LOOK_AT_ALL_EVERY);
+        if all {
+            self.looked_at_all = Some(now);
+        }
+        let seen = &self.seen;
+        let is_wanted = |pid| {
+            let is_young = |at: &Option<Instant>| at.is_some_and(|at| now - at < YOUNG);
+            all || seen.get(&pid).is_none_or(is_young)
+        };
+        let found = vms_of(host, is_wanted);
+        let before = std::mem::take(&mut self.vms);
+        let (mut again, kept): (Vec<_>, Vec<_>) =
+            before.into_iter().partition(|vm| is_wanted(vm.pid));
+        self.vms = kept;
+        self.vms.extend(found.into_iter().map(|vm| {
+            let same = again.iter().position(|known| {
                 known.threads.iter().map(|t| t.tid).eq(vm.vcpus.iter().map(|v| v.tid))
             });
-            if let Some(place) = same {
-                self.vms.push(before.swap_remove(place));
-                continue;
-            }
-            let open = |vcpu: &baton_hostinfo::Vcpu| {
-                let schedstat = Schedstat::open(host, vm.pid, vcpu.tid)?;
-                Some(Thread { id: vcpu.id, tid: vcpu.tid, schedstat })
-            };
-            let threads = vm.vcpus.iter().filter_map(open).collect();
-            self.vms.push(Known { pid: vm.pid, name: vm.name, threads });
-        }
+            same.map_or_else(|| Known::of(host, vm), |place| again.swap_remove(place))
+        }));
+        self.vms.sort_by_key(|vm| vm.pid);
     }
 }
 
 impl Known {
+    fn of(host: &Host, vm: Vm) -> Known {
+        let open = |vcpu: &Vcpu| {
+            let schedstat = Schedstat::open(host, vm.pid, vcpu.tid)?;
+            Some(Thread { id: vcpu.id, tid: vcpu.tid, schedstat })
+        };
+        let threads = vm.vcpus.iter().filter_map(open).collect();
+        Known { pid: vm.pid, name: vm.name, threads }
+    }
+
     /// `None`: it has ended.
     fn sample(&self) -> Option<VmSample> {
         let vcpus: Vec<VcpuSample> = self.threads.iter().filter_map(Thread::sample).collect();
@@ -90,31 +131,72 @@ impl Thread {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Result;
+    use std::path::Path;
+
+    fn put(root: &Path, pid: i32, tid: i32, comm: &str, schedstat: &str) -> Result<()> {
+        let directory = root.join(format!("proc/{pid}/task/{tid}"));
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join("comm"), comm)?;
+        fs::write(directory.join("schedstat"), schedstat)
+    }
 
     #[test]
-    fn threads_times_are_summed_up() -> std::io::Result<()> {
+    fn threads_times_are_summed_up() -> Result<()> {
         let root = tempfile::tempdir()?;
-        let task = root.path().join("proc/70/task");
-        for (tid, comm, text) in [
-            (70, "qemu", "9 9 9"),
-            (71, "CPU 0/KVM", "2000000 500000 7\n"),
-            (72, "CPU 1/KVM", "1000000 0 3\n"),
-        ] {
-            let directory = task.join(tid.to_string());
-            fs::create_dir_all(&directory)?;
-            fs::write(directory.join("comm"), comm)?;
-            fs::write(directory.join("schedstat"), text)?;
-        }
+        put(root.path(), 70, 70, "qemu", "9 9 9")?;
+        put(root.path(), 70, 71, "CPU 0/KVM", "2000000 500000 7\n")?;
+        put(root.path(), 70, 72, "CPU 1/KVM", "1000000 0 3\n")?;
         let host = Host::at(root.path());
         let mut kernel = Kernel::default();
         let vms = kernel.sample(&host);
-        assert_eq!((vms.len(), vms[0].nr_vcpus), (1, 2));
+        assert_eq!((vms.len(), vms[0].nr_vcpus, vms[0].pid), (1, 2, 70));
         let expected = Times { ran: 3.0, ready: 0.5, costop: None, throttled: None };
         assert_eq!(vms[0].times, expected);
         // What is read is no number, or nothing.
+        let task = root.path().join("proc/70/task");
         fs::write(task.join("71/schedstat"), "x y z")?;
         fs::write(task.join("72/schedstat"), "")?;
         assert_eq!(kernel.sample(&host), []);
         Ok(())
+    }
+
+    /// Of each process all is read at first and from time to time, in between of new ones.
+    #[test]
+    fn new_vms_are_found_soon_and_others_in_time() -> Result<()> {
+        let root = tempfile::tempdir()?;
+        let at = root.path();
+        let host = Host::at(at);
+        let mut kernel = Kernel::default();
+        put(at, 70, 71, "CPU 0/KVM", "1 1 1")?;
+        put(at, 80, 80, "bash", "1 1 1")?;
+        let pids = |kernel: &mut Kernel| -> Vec<i32> {
+            kernel.sample(&host).iter().map(|vm| vm.pid).collect()
+        };
+        assert_eq!(pids(&mut kernel), [70]);
+        put(at, 80, 81, "CPU 0/KVM", "1 1 1")?;
+        put(at, 60, 60, "qemu", "1 1 1")?;
+        assert_eq!(pids(&mut kernel), [70]);
+        let look = |kernel: &mut Kernel| kernel.looked = kernel.looked.and(Some(long_ago()));
+        look(&mut kernel);
+        assert_eq!(pids(&mut kernel), [70]);
+        // It is new, and its vCPU comes later; what was there before is looked at with all.
+        put(at, 60, 61, "CPU 0/KVM", "1 1 1")?;
+        look(&mut kernel);
+        assert_eq!(pids(&mut kernel), [60, 70]);
+        (kernel.looked, kernel.looked_at_all) = (Some(long_ago()), Some(long_ago()));
+        assert_eq!(pids(&mut kernel), [60, 70, 80]);
+        // A process that gets the number of one that has ended is new.
+        fs::write(at.join("proc/70/task/71/schedstat"), "")?;
+        assert_eq!(pids(&mut kernel), [60, 80]);
+        put(at, 70, 72, "CPU 0/KVM", "1 1 1")?;
+        look(&mut kernel);
+        assert_eq!(pids(&mut kernel), [60, 70, 80]);
+        Ok(())
+    }
+
+    fn long_ago() -> Instant {
+        let now = Instant::now();
+        now.checked_sub(LOOK_AT_ALL_EVERY).unwrap_or(now)
     }
 }
