@@ -35,6 +35,7 @@ fn vm(key: String, told: VmMetrics) -> VmSample {
             costop: Some(told.costop_ms),
             throttled: Some(told.throttled_ms),
         },
+        poll: None,
         more: Some(VmMore {
             weight: told.weight,
             spread: told.spread > 0,

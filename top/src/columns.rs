@@ -114,7 +114,7 @@ impl Column {
             Column::Name => None,
             Column::Vcpus => Some(f64::from(vm.nr_vcpus)),
             Column::Spin => more(|m| m.spin).map(|spin| spin * times),
-            Column::Poll => more(|m| m.poll).map(|poll| poll * times),
+            Column::Poll => more(|m| m.poll).or(vm.poll).map(|poll| poll * times),
             Column::IpiWait => more(|m| m.ipi_wait),
             Column::Spins => more(|m| m.spins),
             Column::Boosts => more(|m| m.boosts),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! VMs as /proc tells of their vCPU threads, whatever schedules them.
 
+use crate::polls::Polls;
 use crate::sample::{Times, VcpuSample, VmSample};
 use crate::schedstat::Schedstat;
 use baton_hostinfo::{Host, Vcpu, Vm, vms_of};
@@ -24,12 +25,14 @@ pub struct Kernel {
     /// When a process was seen first; `None`: it was there before anything else was.
     seen: BTreeMap<i32, Option<Instant>>,
     vms: Vec<Known>,
+    polls: Polls,
 }
 
 struct Known {
     pid: i32,
     name: String,
     threads: Vec<Thread>,
+    debugfs: Option<String>,
 }
 
 struct Thread {
@@ -54,6 +57,8 @@ impl Kernel {
             samples.extend(sample);
             lives
         });
+        let debugfs = self.vms.iter().map(|vm| vm.debugfs.as_deref());
+        self.polls.add(host, debugfs, &mut samples);
         samples
     }
 
@@ -102,7 +107,7 @@ impl Known {
             Some(Thread { id: vcpu.id, tid: vcpu.tid, schedstat })
         };
         let threads = vm.vcpus.iter().filter_map(open).collect();
-        Known { pid: vm.pid, name: vm.name, threads }
+        Known { pid: vm.pid, name: vm.name, threads, debugfs: vm.debugfs }
     }
 
     /// `None`: it has ended.

@@ -15,6 +15,7 @@ pub mod kernel;
 mod live;
 mod notes;
 mod plain;
+mod polls;
 mod rates;
 pub mod sample;
 mod schedstat;
@@ -51,7 +52,8 @@ exits; BST/s: yields by spinners that were carried out; use: the part of them af
 spinner went on; wake99: the 99th percentile from being woken until running; %WAIT the rest: \
 halted, or at work for the VMM.
 
-Without scx_baton the kernel's figures are shown: %RUN and %RDY, in which all waiting is. Needs no \
+Without scx_baton the kernel's figures are shown: %RUN and %RDY, in which all waiting is, and to \
+root %POLL. Needs no \
 root, but sees VMs of a VMM that does not name its threads only as root, and scx_baton's figures \
 if its socket (/var/run/scx/root/stats) lets it. The key h explains the keys.
 

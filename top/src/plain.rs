@@ -98,7 +98,7 @@ fn csv(now: &Sample, vms: &[&VmRates], is_first: bool) -> String {
         let known = |figure: Option<f64>| figure.map(number).unwrap_or_default();
         let of_baton = [
             more.map(|m| m.spin),
-            more.map(|m| m.poll),
+            more.map(|m| m.poll).or(vm.poll),
             more.map(|m| m.ipi_wait),
             more.map(|m| m.spins),
             more.map(|m| m.boosts),
@@ -146,7 +146,8 @@ mod tests {
         let vcpus = vec![VcpuRates { id: 1, tid: 9, cpu: 3, parts }];
         let (key, name) = ("7".to_owned(), "a,\"b\"".to_owned());
         let thread = ThreadRates { tid: 8, name: "IO x".into(), run: 38.0, ready: 0.2 };
-        let vm = VmRates { key, name, nr_vcpus: 8, parts, more, vcpus, threads: vec![thread] };
+        let threads = vec![thread];
+        let vm = VmRates { key, name, nr_vcpus: 8, parts, poll: None, more, vcpus, threads };
         let rates = Rates { seconds: 1.0, vms: vec![vm], ..Rates::default() };
         let host =
             HostSample { name: "h".into(), scheduler: "baton".into(), ..HostSample::default() };

@@ -57,6 +57,9 @@ pub struct VmRates {
     pub name: String,
     pub nr_vcpus: u32,
     pub parts: Parts,
+    /// KVM's own word on polling, percent; `None`: scx_baton's is in `more`, or there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll: Option<f64>,
     pub more: Option<MoreRates>,
     pub vcpus: Vec<VcpuRates>,
     /// Of the host, at work for it.
@@ -206,6 +209,7 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
         name: now.name.clone(),
         nr_vcpus: now.nr_vcpus,
         parts: parts(&before.times, &now.times, count, seconds),
+        poll: now.poll,
         more,
         vcpus: now.vcpus.iter().filter_map(vcpu).collect(),
         threads: now.threads.iter().filter_map(thread).collect(),

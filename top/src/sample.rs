@@ -69,6 +69,10 @@ pub struct VmSample {
     pub nr_vcpus: u32,
     /// Of all vCPUs together.
     pub times: Times,
+    /// Percent of the time of all its vCPUs for which KVM polled, where KVM tells and scx_baton
+    /// does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<f64>,
     /// Known to scx_baton alone.
     pub more: Option<VmMore>,
     /// Perhaps not asked for.

@@ -102,7 +102,12 @@ fn head_lines(shown: &Shown, width: u16) -> Vec<Line<'static>> {
             format!("gang {:.0}%", y.gangs),
             format!("lent/s {}", counted(y.lent)),
         ],
-        (None, Err(why)) => vec![why.clone()],
+        (None, Err(why)) => {
+            let vms = &shown.rates.vms;
+            let polls = vms.is_empty() || vms.iter().any(|vm| vm.poll.is_some());
+            let none = "%POLL needs root, and debugfs";
+            vec![why.clone(), if polls { String::new() } else { none.to_owned() }]
+        }
         (None, Ok(_)) => vec!["scx_baton has just come".to_owned()],
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -191,7 +196,7 @@ mod tests {
         };
         let vcpus = (0..nr_vcpus).map(|id| VcpuRates { id, tid: 7, cpu: 11, parts }).collect();
         let (key, name, more) = (name.to_owned(), name.to_owned(), Some(more));
-        VmRates { key, name, nr_vcpus, parts, more, vcpus, threads: vec![] }
+        VmRates { key, name, nr_vcpus, parts, poll: None, more, vcpus, threads: vec![] }
     }
 
     fn sample(rates: &Rates) -> Sample {
@@ -387,7 +392,8 @@ mod tests {
             forget(&mut vm.parts);
             vm.vcpus.iter_mut().for_each(|vcpu| forget(&mut vcpu.parts));
         }
-        let lines = lines(&drawn_with((120, 24), &rates, &view, true, &beside));
+        let screen = |rates: &Rates| lines(&drawn_with((120, 24), rates, &view, true, &beside));
+        let lines = screen(&rates);
         let expected = [
             "VM, mean of             vC  *%RUN   %RDY  %WAIT",
             ">web-03                  8   71.2   14.1    8.4",
@@ -397,6 +403,14 @@ mod tests {
              -------=================*********************************###",
         ];
         assert_eq!(lines[3..8], expected, "{lines:#?}");
+        // What KVM tells has its column; what nobody tells is said to be missing.
+        let none = "scx_baton does not run  %POLL needs root, and debugfs";
+        rates.yields = None;
+        assert_eq!(screen(&rates)[2], none);
+        rates.vms[2].poll = Some(7.5);
+        let lines = screen(&rates);
+        assert_eq!(lines[2], "scx_baton does not run");
+        assert!(lines[3].contains("  %POLL  %WAIT") && lines[10].contains("    7.5   92.7"));
     }
 
     /// Of any size it is drawn, or says what it needs, and the selected VM is on it.

@@ -12,6 +12,9 @@ use baton_hostinfo::Host;
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+/// KVM counts none of it.
+const WITHOUT: &str = "scx_baton does not run: co-stop, spinning, PLE/s and boosts are not known";
+
 pub struct Source {
     host: Host,
     began: Instant,
@@ -37,8 +40,7 @@ impl Source {
         let host = host::sample(&self.host);
         let told = match host.scheduler.as_str() {
             "baton" => self.ask(wanted.vcpus),
-            _ => Err("scx_baton does not run: of co-stop, spinning and boosts nothing is known"
-                .to_owned()),
+            _ => Err(WITHOUT.to_owned()),
         };
         let at_s = self.began.elapsed().as_secs_f64();
         let wall_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
