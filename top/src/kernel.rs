@@ -22,7 +22,7 @@ const YOUNG: Duration = Duration::from_secs(60);
 pub struct Kernel {
     looked: Option<Instant>,
     looked_at_all: Option<Instant>,
-    /// When a process was seen first; `None`: it was there before anything else was.
+    /// When a process was seen first; `None`: it was old then.
     seen: BTreeMap<i32, Option<Instant>>,
     vms: Vec<Known>,
     polls: Polls,
@@ -69,12 +69,14 @@ impl Kernel {
                 .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
         }
         let now = Instant::now();
-        let first_seen = self.looked.replace(now).map(|_| now);
+        let is_first = self.looked.replace(now).is_none();
         let pids = host.list("/proc");
         let pids: BTreeSet<i32> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
         self.seen.retain(|pid, _| pids.contains(pid));
-        for pid in &pids {
-            self.seen.entry(*pid).or_insert(first_seen);
+        let uptime = uptime(host);
+        for pid in pids {
+            let is_new = || !is_first || is_young(host, pid, uptime);
+            self.seen.entry(pid).or_insert_with(|| is_new().then_some(now));
         }
         let all = self.looked_at_all.is_none_or(|at| now - at >= LOOK_AT_ALL_EVERY);
         if all {
@@ -82,8 +84,8 @@ impl Kernel {
         }
         let seen = &self.seen;
         let is_wanted = |pid| {
-            let is_young = |at: &Option<Instant>| at.is_some_and(|at| now - at < YOUNG);
-            all || seen.get(&pid).is_none_or(is_young)
+            let is_new = |at: &Option<Instant>| at.is_some_and(|at| now - at < YOUNG);
+            all || seen.get(&pid).is_none_or(is_new)
         };
         let found = vms_of(host, is_wanted);
         let before = std::mem::take(&mut self.vms);
@@ -98,6 +100,22 @@ impl Kernel {
         }));
         self.vms.sort_by_key(|vm| vm.pid);
     }
+}
+
+/// Seconds since the host was booted; 0: that is not told.
+fn uptime(host: &Host) -> f64 {
+    let text = host.read("/proc/uptime").unwrap_or_default();
+    text.split_whitespace().next().and_then(|text| text.parse().ok()).unwrap_or(0.0)
+}
+
+/// By field 22 of its stat, in USER_HZ since the boot; the second one may hold blanks and
+/// parentheses.
+fn is_young(host: &Host, pid: i32, uptime: f64) -> bool {
+    const USER_HZ: f64 = 100.0;
+    let stat = host.read(&format!("/proc/{pid}/stat")).unwrap_or_default();
+    let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
+    let start = start.and_then(|start| start.parse::<f64>().ok());
+    start.is_some_and(|start| uptime - start / USER_HZ < YOUNG.as_secs_f64())
 }
 
 impl Known {
@@ -175,28 +193,37 @@ mod tests {
         let mut kernel = Kernel::default();
         put(at, 70, 71, "CPU 0/KVM", "1 1 1")?;
         put(at, 80, 80, "bash", "1 1 1")?;
+        put(at, 90, 90, "qemu", "1 1 1")?;
+        fs::write(at.join("proc/uptime"), "1000.50 1.00\n")?;
+        for (pid, start) in [(80, 90_000), (90, 99_000)] {
+            let fields = "0 ".repeat(18);
+            let stat = format!("{pid} (a) b) S {fields}{start} 0");
+            fs::write(at.join(format!("proc/{pid}/stat")), stat)?;
+        }
         let pids = |kernel: &mut Kernel| -> Vec<i32> {
             kernel.sample(&host).iter().map(|vm| vm.pid).collect()
         };
         assert_eq!(pids(&mut kernel), [70]);
         put(at, 80, 81, "CPU 0/KVM", "1 1 1")?;
+        put(at, 90, 91, "CPU 0/KVM", "1 1 1")?;
         put(at, 60, 60, "qemu", "1 1 1")?;
         assert_eq!(pids(&mut kernel), [70]);
         let look = |kernel: &mut Kernel| kernel.looked = kernel.looked.and(Some(long_ago()));
         look(&mut kernel);
-        assert_eq!(pids(&mut kernel), [70]);
-        // It is new, and its vCPU comes later; what was there before is looked at with all.
+        // 90 began 10 s before the first look, 80 100 s.
+        assert_eq!(pids(&mut kernel), [70, 90]);
+        // 60 is new, and its vCPU comes later; what is old is looked at with all.
         put(at, 60, 61, "CPU 0/KVM", "1 1 1")?;
         look(&mut kernel);
-        assert_eq!(pids(&mut kernel), [60, 70]);
+        assert_eq!(pids(&mut kernel), [60, 70, 90]);
         (kernel.looked, kernel.looked_at_all) = (Some(long_ago()), Some(long_ago()));
-        assert_eq!(pids(&mut kernel), [60, 70, 80]);
+        assert_eq!(pids(&mut kernel), [60, 70, 80, 90]);
         // A process that gets the number of one that has ended is new.
         fs::write(at.join("proc/70/task/71/schedstat"), "")?;
-        assert_eq!(pids(&mut kernel), [60, 80]);
+        assert_eq!(pids(&mut kernel), [60, 80, 90]);
         put(at, 70, 72, "CPU 0/KVM", "1 1 1")?;
         look(&mut kernel);
-        assert_eq!(pids(&mut kernel), [60, 70, 80]);
+        assert_eq!(pids(&mut kernel), [60, 70, 80, 90]);
         Ok(())
     }
 

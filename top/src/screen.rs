@@ -155,6 +155,7 @@ fn help() -> Vec<Line<'static>> {
     let keys = [
         ("up, down, j, k", "another VM"),
         ("Enter", "its vCPUs, each with the pCPU that it ran on last, or no longer"),
+        ("%RDY 60 s", "a sign a second: _, from 1.25 on ., each twice that: , - = * # @"),
         ("<, >, R", "sort by another column, the other way round"),
         ("/, Esc", "VMs with a part of a name, all"),
         ("n", "sum of vCPUs, or their mean"),
