@@ -9,12 +9,16 @@ use crate::view::{Action, View};
 use crate::wanted::Wanted;
 use crate::{Watch, only};
 use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// The first figures are of so long.
-const FIRST: Duration = Duration::from_millis(250);
+const FIRST: Duration = Duration::from_millis(200);
 
 /// Signals are looked for so often.
 const LOOK: Duration = Duration::from_millis(250);
@@ -32,6 +36,26 @@ pub fn screen(delay: Duration, vm: Option<&str>, watch: &mut Watch, view: &mut V
     let result = Screen::new(delay, before).follow(&mut terminal, watch, view);
     ratatui::restore();
     result
+}
+
+/// As crossterm chooses.
+fn keys() -> io::Result<File> {
+    let input = io::stdin();
+    match input.is_terminal() {
+        true => input.as_fd().try_clone_to_owned().map(File::from),
+        false => File::open("/dev/tty"),
+    }
+}
+
+/// Waits for a key, or a signal. `false`: the terminal has gone, where crossterm would read for
+/// ever, whatever signal came.
+fn lasts(keys: BorrowedFd, timeout: Duration) -> bool {
+    let mut files = [PollFd::new(keys, PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+    // EINTR: a terminal that has another size says so by a signal.
+    let _ = poll(&mut files, timeout);
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    !files[0].revents().is_some_and(|events| events.intersects(gone))
 }
 
 struct Screen {
@@ -62,6 +86,7 @@ impl Screen {
         view: &mut View,
     ) -> Result<()> {
         let mut next = Instant::now() + FIRST.min(self.delay);
+        let keys = keys().context("cannot read keys")?;
         // Nothing changes by itself: what is drawn stays.
         let mut is_drawn = false;
         while !watch.is_over() {
@@ -76,13 +101,14 @@ impl Screen {
             }
             let wait = next.saturating_duration_since(Instant::now());
             let wait = if view.paused { LOOK } else { wait.min(LOOK) };
-            if !event::poll(wait)? {
-                continue;
+            if !lasts(keys.as_fd(), wait) {
+                break;
             }
-            is_drawn = false;
-            match self.react(&event::read()?, watch, view) {
-                Action::Quit => break,
-                Action::Write | Action::Draw => {}
+            while event::poll(Duration::ZERO)? {
+                is_drawn = false;
+                if self.react(&event::read()?, watch, view) == Action::Quit {
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -129,5 +155,24 @@ impl Screen {
             message: self.message.as_deref(),
         };
         terminal.draw(|frame| draw(frame, &shown)).map(drop).context("cannot draw")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::pty::openpty;
+
+    #[test]
+    fn a_terminal_that_has_gone_is_noticed_at_once() -> Result<()> {
+        let pair = openpty(None, None)?;
+        assert!(lasts(pair.slave.as_fd(), Duration::from_millis(1)));
+        nix::unistd::write(&pair.master, b"q\n")?;
+        let began = Instant::now();
+        assert!(lasts(pair.slave.as_fd(), Duration::from_secs(60)));
+        drop(pair.master);
+        assert!(!lasts(pair.slave.as_fd(), Duration::from_secs(60)));
+        assert!(began.elapsed() < Duration::from_secs(30));
+        Ok(())
     }
 }
