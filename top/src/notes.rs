@@ -9,6 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+/// Whoever begins wants figures first, and to look takes as long as to find all VMs.
+const FIRST: Duration = Duration::from_secs(1);
+
 /// To look reads several files of each thread of each VM.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -22,16 +25,22 @@ pub struct Doctor {
 impl Doctor {
     /// `None`: there is no thread to be had.
     pub fn call() -> Option<Doctor> {
-        Doctor::with(|| notes(&Scene::here()), LOOK_EVERY)
+        Doctor::with(|| notes(&Scene::here()), FIRST, LOOK_EVERY)
     }
 
-    fn with(look: impl Fn() -> Vec<Note> + Send + 'static, every: Duration) -> Option<Doctor> {
+    fn with(
+        look: impl Fn() -> Vec<Note> + Send + 'static,
+        first: Duration,
+        every: Duration,
+    ) -> Option<Doctor> {
         let ((tell, told), (stop, stopped)) = (channel(), channel::<()>());
         let follow = move || {
-            while tell.send(look()).is_ok() {
-                if stopped.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+            let mut wait = first;
+            while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                if tell.send(look()).is_err() {
                     break;
                 }
+                wait = every;
             }
         };
         thread::Builder::new().name("doctor".into()).spawn(follow).ok()?;
@@ -168,7 +177,8 @@ mod tests {
             drop(its_busy.lock());
             vec![note(&format!("look-{}", its_looks.fetch_add(1, Ordering::Relaxed)), &["x"])]
         };
-        let doctor = Doctor::with(look, Duration::from_millis(1)).expect("a thread");
+        let doctor =
+            Doctor::with(look, Duration::ZERO, Duration::from_millis(1)).expect("a thread");
         assert_eq!(doctor.told(), None);
         drop(held);
         let mut told = Vec::new();

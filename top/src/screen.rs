@@ -450,6 +450,22 @@ mod tests {
         let mut view = View::new(Column::Run, "");
         let none = lines(&drawn((80, 12), &rates(vec![]), &view, true));
         assert_eq!(none[4], "no VM runs");
+        // Of a VM that has just come there are no figures yet.
+        let now = sample(&three());
+        let (rates, history) = (Rates::default(), History::default());
+        let shown = Shown {
+            now: &now,
+            rates: &rates,
+            history: &history,
+            notes: &[],
+            view: &view,
+            delay: 1.0,
+            colors: true,
+            message: Some("x"),
+        };
+        let mut terminal = Terminal::new(TestBackend::new(80, 12)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, &shown)).expect("it can be drawn");
+        assert_eq!(lines(&terminal)[4], "");
         view.filter = "nope".into();
         let none = lines(&drawn((80, 12), &three(), &view, true));
         assert_eq!(none[4], "no VM has 'nope' in its name: Esc shows all");

@@ -44,8 +44,11 @@ impl<'a> Table<'a> {
     /// fits.
     pub fn lines(&self, height: u16) -> Vec<Line<'static>> {
         if self.vms.is_empty() {
-            let words = match (self.shown.rates.vms.is_empty(), &self.shown.view.filter) {
-                (true, _) => "no VM runs".to_owned(),
+            let Shown { now, rates, view, .. } = self.shown;
+            let words = match (rates.vms.is_empty(), &view.filter) {
+                (true, _) if now.vms.is_empty() => "no VM runs".to_owned(),
+                // Figures need two samples.
+                (true, _) => String::new(),
                 (false, filter) => format!("no VM has '{filter}' in its name: Esc shows all"),
             };
             return vec![words.into()];
