@@ -21,6 +21,7 @@
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
 # make bench-lines                 cache lines that another pCPU has written, by callback
+# make bench-top                   what 'baton top' itself costs on a host with 300 VMs
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
@@ -39,7 +40,7 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks \
-	test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
+	bench-top test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
 all: build
 
 help:
@@ -141,6 +142,10 @@ bench-sim: setup
 # Cache lines that the callbacks touch, and those that another pCPU has written since, simulated.
 bench-lines: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench lines $(if $(POLICY),-- --policy $(POLICY))
+
+# Processes that look like VMs; a minute for each round.
+bench-top: setup
+	@$(CARGO) bench --quiet -p baton-top --bench cost $(if $(ROUNDS),-- --rounds $(ROUNDS))
 
 # Halt polling on random mixtures, simulated.
 bench-halt-poll: setup
