@@ -61,3 +61,15 @@ fn vcpu(id: u32, told: &VcpuMetrics) -> VcpuSample {
     };
     VcpuSample { id, tid: told.tid, cpu: told.cpu, times }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its threads on the host are looked for by it.
+    #[test]
+    fn a_vms_process_is_told_by_its_key() {
+        let pid = |key: &str| vm(key.to_owned(), VmMetrics::default()).pid;
+        assert_eq!((pid("4121.3.1"), pid("4121"), pid("x.3.1"), pid("")), (4121, 4121, 0, 0));
+    }
+}

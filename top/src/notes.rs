@@ -7,13 +7,20 @@ use baton_doctor::{Level, Scene, examine};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whoever begins wants figures first, and to look takes as long as to find all VMs.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// To look reads several files of each thread of each VM.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// From one look to the next.
+const REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(600);
+
+/// To look reads several files of each thread of each VM, which takes 150 ms for 300 VMs: it takes
+/// no more than a thousandth of the time.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(1000).clamp(REST, LONGEST_REST)
+}
 
 /// A thread that looks, until this is dropped.
 pub struct Doctor {
@@ -25,22 +32,23 @@ pub struct Doctor {
 impl Doctor {
     /// `None`: there is no thread to be had.
     pub fn call() -> Option<Doctor> {
-        Doctor::with(|| notes(&Scene::here()), FIRST, LOOK_EVERY)
+        Doctor::with(|| notes(&Scene::here()), FIRST, rest)
     }
 
     fn with(
         look: impl Fn() -> Vec<Note> + Send + 'static,
         first: Duration,
-        every: Duration,
+        rest: fn(Duration) -> Duration,
     ) -> Option<Doctor> {
         let ((tell, told), (stop, stopped)) = (channel(), channel::<()>());
         let follow = move || {
             let mut wait = first;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                let began = Instant::now();
                 if tell.send(look()).is_err() {
                     break;
                 }
-                wait = every;
+                wait = rest(began.elapsed());
             }
         };
         thread::Builder::new().name("doctor".into()).spawn(follow).ok()?;
@@ -169,6 +177,12 @@ mod tests {
     }
 
     #[test]
+    fn where_it_takes_long_doctor_looks_seldom() {
+        let rests = [0, 10, 150, 5000].map(|ms| rest(Duration::from_millis(ms)).as_secs());
+        assert_eq!(rests, [60, 60, 150, 600]);
+    }
+
+    #[test]
     fn the_screen_does_not_wait_for_doctor() {
         let (looks, busy) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(())));
         let held = busy.lock();
@@ -178,7 +192,7 @@ mod tests {
             vec![note(&format!("look-{}", its_looks.fetch_add(1, Ordering::Relaxed)), &["x"])]
         };
         let doctor =
-            Doctor::with(look, Duration::ZERO, Duration::from_millis(1)).expect("a thread");
+            Doctor::with(look, Duration::ZERO, |_| Duration::from_millis(1)).expect("a thread");
         assert_eq!(doctor.told(), None);
         drop(held);
         let mut told = Vec::new();
