@@ -53,7 +53,7 @@ spinner went on; wake99: the 99th percentile from being woken until running; %WA
 halted, or at work for the VMM.
 
 Without scx_baton the kernel's figures are shown: %RUN and %RDY, in which all waiting is, and to \
-root %POLL. Needs no \
+root %POLL. Threads of the host that work for VMs have the kernel's figures in any case. Needs no \
 root, but sees VMs of a VMM that does not name its threads only as root, and scx_baton's figures \
 if its socket (/var/run/scx/root/stats) lets it. The key h explains the keys.
 

@@ -147,7 +147,8 @@ mod tests {
         let (key, name) = ("7".to_owned(), "a,\"b\"".to_owned());
         let thread = ThreadRates { tid: 8, name: "IO x".into(), run: 38.0, ready: 0.2 };
         let threads = vec![thread];
-        let vm = VmRates { key, name, nr_vcpus: 8, parts, poll: None, more, vcpus, threads };
+        let vm =
+            VmRates { key, name, pid: 7, nr_vcpus: 8, parts, poll: None, more, vcpus, threads };
         let rates = Rates { seconds: 1.0, vms: vec![vm], ..Rates::default() };
         let host =
             HostSample { name: "h".into(), scheduler: "baton".into(), ..HostSample::default() };

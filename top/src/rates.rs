@@ -55,6 +55,8 @@ pub struct Parts {
 pub struct VmRates {
     pub key: String,
     pub name: String,
+    /// Its process; 0: not known.
+    pub pid: i32,
     pub nr_vcpus: u32,
     pub parts: Parts,
     /// KVM's own word on polling, percent; `None`: scx_baton's is in `more`, or there is none.
@@ -207,6 +209,7 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
     VmRates {
         key: now.key.clone(),
         name: now.name.clone(),
+        pid: now.pid,
         nr_vcpus: now.nr_vcpus,
         parts: parts(&before.times, &now.times, count, seconds),
         poll: now.poll,

@@ -105,7 +105,7 @@ fn head_lines(shown: &Shown, width: u16) -> Vec<Line<'static>> {
         (None, Err(why)) => {
             let vms = &shown.rates.vms;
             let polls = vms.is_empty() || vms.iter().any(|vm| vm.poll.is_some());
-            let none = "%POLL needs root, and debugfs";
+            let none = "%POLL: KVM's debugfs is not readable";
             vec![why.clone(), if polls { String::new() } else { none.to_owned() }]
         }
         (None, Ok(_)) => vec!["scx_baton has just come".to_owned()],
@@ -197,7 +197,7 @@ mod tests {
         };
         let vcpus = (0..nr_vcpus).map(|id| VcpuRates { id, tid: 7, cpu: 11, parts }).collect();
         let (key, name, more) = (name.to_owned(), name.to_owned(), Some(more));
-        VmRates { key, name, nr_vcpus, parts, poll: None, more, vcpus, threads: vec![] }
+        VmRates { key, name, pid: 0, nr_vcpus, parts, poll: None, more, vcpus, threads: vec![] }
     }
 
     fn sample(rates: &Rates) -> Sample {
@@ -313,6 +313,7 @@ mod tests {
             ThreadRates { tid, name, run, ready }
         };
         rates.vms[0].threads = vec![thread(1, "qemu-system-x86", 99.0, 1.0)];
+        rates.vms[1].pid = 4121;
         rates.vms[1].vcpus.truncate(2);
         rates.vms[1].threads = vec![
             thread(4121, "qemu-system-x86", 1.5, 0.0),
@@ -350,7 +351,7 @@ mod tests {
         let lines = lines(&drawn_with((80, 24), &rates, &view, true, &beside));
         let expected = [
             ">web-03             8   71.2   14.1    6.3     0.0    2.1    0.3    41ms   1,904",
-            "  web-03  weight 100  policy: gang",
+            "  process 4121  weight 100  policy: gang",
             "  %RDY 58 s  =====*****************#################################@@@  max 83",
             "  vCPU 0  on 11         71.2   14.1    6.3     0.0  *************************###",
             "  vCPU 1  on 11         71.2   14.1    6.3     0.0  *************************###",
@@ -398,14 +399,14 @@ mod tests {
         let expected = [
             "VM, mean of             vC  *%RUN   %RDY  %WAIT",
             ">web-03                  8   71.2   14.1    8.4",
-            "  web-03",
+            "  process 4121",
             "  %RDY 60 s  =======*****************#################################@@@  max 83",
             "  vCPU 0  on 11              71.2   14.1    8.4  \
              -------=================*********************************###",
         ];
         assert_eq!(lines[3..8], expected, "{lines:#?}");
         // What KVM tells has its column; what nobody tells is said to be missing.
-        let none = "scx_baton does not run  %POLL needs root, and debugfs";
+        let none = "scx_baton does not run  %POLL: KVM's debugfs is not readable";
         rates.yields = None;
         assert_eq!(screen(&rates)[2], none);
         rates.vms[2].poll = Some(7.5);

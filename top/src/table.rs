@@ -116,7 +116,11 @@ fn about_line(vm: &VmRates) -> Line<'static> {
         let policy = if more.spread { "spread" } else { "gang" };
         format!("  weight {}  policy: {policy}", more.weight)
     });
-    Line::from(format!("  {}{}", vm.key, more.unwrap_or_default()))
+    let what = match vm.pid {
+        0 => vm.key.clone(),
+        pid => format!("process {pid}"),
+    };
+    Line::from(format!("  {what}{}", more.unwrap_or_default()))
 }
 
 /// %RDY of the last minute.
