@@ -58,8 +58,8 @@ pub struct Interval {
 
 impl Interval {
     fn of(pairs: &[(f64, f64)]) -> Option<Interval> {
-        let all = paired_ratio(pairs, CONFIDENCE)?;
-        // JSON has no infinity.
+        // JSON has no infinity; values of an edited bundle can be that large.
+        let all = paired_ratio(pairs, CONFIDENCE).filter(|all| all.ratio.is_finite())?;
         let bounds = all.interval.filter(|(_, high)| high.is_finite());
         let (low, high) = bounds.unzip();
         Some(Interval { ratio: all.ratio, low, high, pairs: all.pairs as u32 })
@@ -351,6 +351,16 @@ mod tests {
         }
         assert_eq!(Verdict::of(&bundle, None), before);
         Ok(())
+    }
+
+    /// JSON would have null in their place, and nobody could read the bundle.
+    #[test]
+    fn values_that_are_too_large_have_no_ratio() {
+        let most = f64::INFINITY;
+        assert_eq!(Interval::of(&[(most, most), (1.0, 2.0)]), None);
+        assert_eq!(Interval::of(&[(most, 1.0)]), None);
+        let wide = Interval::of(&[(1e308, 1.0), (1.0, 1e308)]).expect("they have a ratio");
+        assert!(wide.low.is_none() && wide.high.is_none() && wide.ratio == 1.0, "{wide:?}");
     }
 
     #[test]
