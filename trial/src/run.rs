@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Slot after slot, and an end that leaves the host with the kernel's scheduler.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use baton_bench::Steady;
 use baton_output::{OutFile, note};
 use baton_testbed::scheduler::{self, Running, StartError};
 
-use crate::bundle::{Abort, Bundle, Probed, Sample, Slot};
+use crate::bundle::{Abort, Bundle, Probed, Sample, Slot, VmTimes};
 use crate::keys::Keys;
 use crate::limits::{KernelLog, ReadyLimit};
 use crate::plan::Who;
@@ -224,10 +225,8 @@ fn turn(
 
 /// The mean of what vCPUs waited between two samples, in % of their time.
 pub fn ready_percent(before: &Sample, now: &Sample) -> Option<f64> {
-    let pair = |vm: &crate::bundle::VmTimes| {
-        let then = before.vms.iter().find(|then| then.0 == vm.0)?;
-        Some((vm.3 - then.3, f64::from(vm.1)))
-    };
+    let then: BTreeMap<u32, f64> = before.vms.iter().map(|vm| (vm.0, vm.3)).collect();
+    let pair = |vm: &VmTimes| Some((vm.3 - then.get(&vm.0)?, f64::from(vm.1)));
     let all = now.vms.iter().filter_map(pair);
     let (ready, vcpus) = all.fold((0.0, 0.0), |(ready, vcpus), (r, v)| (ready + r, vcpus + v));
     let seconds = now.at_s - before.at_s;
