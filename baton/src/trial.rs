@@ -76,6 +76,10 @@ pub struct Trial {
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
 
+    /// Write a page for a browser, too: the verdict, and what it is made of, as pictures
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
     /// Random number that the order of slots comes from [default: another one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
@@ -91,6 +95,10 @@ enum What {
     Verify {
         #[arg(value_name = "FILE")]
         bundle: PathBuf,
+
+        /// Write a page for a browser: the verdict, and what it is made of, as pictures
+        #[arg(long, value_name = "FILE.html")]
+        report: Option<PathBuf>,
     },
 }
 
@@ -114,7 +122,7 @@ fn time(text: &str) -> Result<Duration, String> {
 /// Returns the exit status.
 pub fn main(args: Trial) -> i32 {
     let done = match &args.what {
-        Some(What::Verify { bundle }) => verify(bundle).map(|_| 0),
+        Some(What::Verify { bundle, report }) => verify(bundle, report.as_deref()).map(|_| 0),
         None => run(args),
     };
     done.unwrap_or_else(|error| {
@@ -149,6 +157,7 @@ fn run(args: Trial) -> Result<i32> {
         }),
         yes: args.yes,
         bundle: args.bundle,
+        report: args.report,
         scheduler,
     })
 }

@@ -6,12 +6,16 @@
 //! it; the [`verdict`] is computed from the bundle alone.
 
 pub mod bundle;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod hosts;
 mod keys;
 mod limits;
 mod options;
 pub mod plan;
 mod probe;
 mod progress;
+pub mod report;
 mod run;
 mod sampler;
 #[cfg(test)]

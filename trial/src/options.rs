@@ -23,6 +23,7 @@ use crate::bundle::{Abort, Bundle, HostFacts};
 use crate::limits::KernelLog;
 use crate::plan::{Measure, Plan};
 use crate::probe::Probe;
+use crate::report;
 use crate::run::Run;
 use crate::sampler::Sampler;
 use crate::words;
@@ -43,6 +44,8 @@ pub struct Options {
     pub yes: bool,
     /// `None`: one in this directory that has the seed in its name.
     pub bundle: Option<PathBuf>,
+    /// A page for a browser.
+    pub report: Option<PathBuf>,
     pub scheduler: PathBuf,
 }
 
@@ -60,7 +63,8 @@ pub struct Synthetic {
 pub fn trial(options: &Options) -> Result<i32> {
     let seed = options.seed.unwrap_or_else(random);
     let file = options.bundle.clone().unwrap_or_else(|| format!("baton-trial-{seed}.json").into());
-    let [out] = open_all([("--bundle", Some(file.as_path()))], &[])?;
+    let wanted = [("--bundle", Some(file.as_path())), ("--report", options.report.as_deref())];
+    let [out, page] = open_all(wanted, &[])?;
     let out = out.context("--bundle names no file")?;
     let scene = Scene::here();
     if scene.baton_runs() {
@@ -118,7 +122,11 @@ pub fn trial(options: &Options) -> Result<i32> {
         text += &format!("{file} has every sample; its hash is {seal}\n");
     }
     let told = say(&text);
-    let Some(ended) = ended else { return told.map(|()| 0) };
+    let drawn = page.map_or(Ok(()), |page| page.finish(&report::html(&run.bundle)?));
+    let Some(ended) = ended else { return told.and(drawn).map(|()| 0) };
+    if let Err(error) = drawn {
+        baton_output::note(&format!("baton trial: {error:#}"));
+    }
     baton_output::note(&format!(
         "baton trial: {}; the kernel's scheduler is in charge",
         match ended.why == ended.abort.words() {
@@ -129,11 +137,12 @@ pub fn trial(options: &Options) -> Result<i32> {
     Ok(if ended.abort == Abort::User { INTERRUPTED } else { 1 })
 }
 
-/// Tells a bundle's verdict, computed anew.
+/// Tells a bundle's verdict, computed anew, and writes its report.
 ///
-/// Errors: it cannot be read, or is not as the trial wrote it.
-pub fn verify(file: &Path) -> Result<Bundle> {
+/// Errors: it cannot be read, or is not as the trial wrote it; the report cannot be written.
+pub fn verify(file: &Path, report: Option<&Path>) -> Result<Bundle> {
     let name = file.display();
+    let [page] = open_all([("--report", report)], &[("the bundle", file)])?;
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
     let bundle = Bundle::parse(&text).with_context(|| format!("{name}"))?;
     bundle.verify().with_context(|| format!("{name} was changed"))?;
@@ -142,6 +151,9 @@ pub fn verify(file: &Path) -> Result<Bundle> {
         told += &format!("{name} is as a trial wrote it; its hash is {seal}\n");
     }
     say(&told)?;
+    if let Some(page) = page {
+        page.finish(&report::html(&bundle)?)?;
+    }
     Ok(bundle)
 }
 
@@ -216,4 +228,50 @@ fn agreed(stop: &AtomicBool) -> Result<bool> {
     io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
     let yes = ["y", "yes"].contains(&answer.trim().to_lowercase().as_str());
     Ok(yes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::bundle;
+
+    #[test]
+    fn a_bundle_is_not_overwritten_by_its_report() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("trial.json");
+        let text = bundle(Measure::Ready, 1, |_, _| 20.0)?.text()?;
+        fs::write(&file, &text)?;
+        let error = format!("{:#}", verify(&file, Some(&file)).unwrap_err());
+        assert!(error.contains("would overwrite the bundle"), "{error}");
+        let options = Options {
+            time: Duration::from_secs(120),
+            slot: Duration::from_secs(30),
+            seed: None,
+            control: true,
+            probe: None,
+            lower_is_better: false,
+            synthetic: None,
+            yes: true,
+            bundle: file.clone(),
+            report: Some(file.clone()),
+            scheduler: PathBuf::new(),
+        };
+        let error = format!("{:#}", trial(&options).unwrap_err());
+        assert!(error.contains("--bundle and --report name the same file"), "{error}");
+        assert_eq!(fs::read_to_string(&file)?, text);
+        Ok(())
+    }
+
+    #[test]
+    fn a_bundle_that_was_changed_has_no_report() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let [file, page] = ["trial.json", "trial.html"].map(|name| directory.path().join(name));
+        let text = bundle(Measure::Ready, 1, |_, _| 20.0)?.text()?;
+        fs::write(&file, text.replacen("\"busy\":2", "\"busy\":3", 1))?;
+        assert!(verify(&file, Some(&page)).is_err() && !page.exists());
+        fs::write(&file, text)?;
+        verify(&file, Some(&page))?;
+        assert!(fs::read_to_string(&page)?.starts_with("<!DOCTYPE html>"));
+        Ok(())
+    }
 }

@@ -16,7 +16,7 @@ pub const CONFIDENCE: f64 = 0.99;
 const LEAST_WAITING: f64 = 0.01;
 
 /// A share of waiting below this one, in %, counts as this one: nothing has a logarithm.
-const FLOOR_READY: f64 = 0.01;
+pub const FLOOR_READY: f64 = 0.01;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
