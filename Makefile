@@ -11,7 +11,7 @@
 # make test-kernels                the same on each kernel with sched_ext that the mirror offers
 # make test-ray                    a sweep on a Ray cluster of this machine alone
 # make test-reproducible           a second build, elsewhere, gives the same programs
-# make test-operate               metrics, alerts and the dashboard against a real Prometheus
+# make test-operate                metrics and alerts in a real Prometheus, reports in a browser
 # make manuals                     man pages and completions, and all that 'make install' copies
 # make install DESTDIR= PREFIX=/usr  copies it: programs, unit, pages, completions (or uninstall)
 # make deb                         a package for Debian, in the target directory
@@ -124,11 +124,14 @@ test-ray: build
 	@$(TARGET_DIR)/ray/bin/pip install --quiet 'ray>=2.9'
 	@PYTHON=$(abspath $(TARGET_DIR))/ray/bin/python $(CARGO) test --release --quiet -p baton --test ray
 
-# What needs Prometheus: no part of 'make test'.
+# What needs Prometheus, or a browser: no part of 'make test'. With BATON_SCREENSHOTS=DIR one can
+# look at what the browser showed.
 test-operate: setup
-	@tools/setup prometheus
+	@tools/setup prometheus chromium-headless-shell
 	@echo "testing the metrics with Prometheus"
 	@$(CARGO) test --release --quiet -p baton-metrics --test prometheus
+	@echo "testing the report of a trial with Chromium (2 minutes)"
+	@$(CARGO) test --release --quiet -p baton-trial --test browser
 
 # Valgrind counts instructions; without it only the clock is read.
 bench-memslots: setup
