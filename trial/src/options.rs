@@ -252,7 +252,7 @@ mod tests {
             lower_is_better: false,
             synthetic: None,
             yes: true,
-            bundle: file.clone(),
+            bundle: Some(file.clone()),
             report: Some(file.clone()),
             scheduler: PathBuf::new(),
         };
