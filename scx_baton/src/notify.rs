@@ -14,8 +14,9 @@ pub fn ended(why: &str) {
     tell(&[Status(&format!("starts again soon; the kernel ended it: {first}"))]);
 }
 
+/// systemd keeps the last status of a unit that is off.
 pub fn stopping() {
-    tell(&[Stopping]);
+    tell(&[Stopping, Status("leaves the host to the kernel's scheduler")]);
 }
 
 fn tell(state: &[sd_notify::NotifyState]) {
