@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use baton_output::{note, say};
 use baton_testbed::cache::Cache;
 use baton_testbed::exact::{Cpu, Exact};
-use baton_testbed::host::{Exec, Host, HostError, HostOptions, Source, Stream};
+use baton_testbed::host::{self, Exec, Host, HostError, HostOptions, Source, Stream};
 use baton_testbed::interrupt;
 use baton_testbed::kernel::{self, Series};
 use baton_testbed::kvm::Accel;
@@ -42,6 +42,9 @@ pub enum Testbed {
                             network. Exit status: 0; 125 if that failed."
     )]
     Kernels,
+    /// Fetch what a host is started with, and tell where it is: for packaging/test-systemd
+    #[command(hide = true)]
+    Files(HostArgs),
 }
 
 const HELP: &str = "\
@@ -175,6 +178,7 @@ pub fn main(what: Testbed) -> i32 {
         Testbed::Ab(ab) => return crate::ab::main(*ab),
         Testbed::Shell(host) => Host::boot(&host.options()).and_then(|mut host| host.shell()),
         Testbed::Kernels => kernels().map_err(HostError::from),
+        Testbed::Files(host) => files(&host.options().source).map_err(HostError::from),
     };
     done.unwrap_or_else(|error| {
         note(&format!("baton: {error}"));
@@ -226,6 +230,13 @@ fn kernels() -> Result<i32> {
     interrupt::install();
     let offers = kernel::series_on_offer(&Cache::open()?)?;
     let lines = offers.iter().map(|(series, version)| format!("{series}  Debian {version}\n"));
+    say(&lines.collect::<String>())?;
+    Ok(0)
+}
+
+fn files(source: &Source) -> Result<i32> {
+    interrupt::install();
+    let lines = host::files(source)?.into_iter().map(|(name, value)| format!("{name} {value}\n"));
     say(&lines.collect::<String>())?;
     Ok(0)
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -761,13 +761,29 @@ pub(crate) fn parts(options: &HostOptions) -> anyhow::Result<Parts> {
     let cache = Cache::open()?;
     let source = &options.source;
     let userland = userland(&cache, source)?;
-    let kernel = match &source.kernel {
-        Some(image) => Kernel::given(image, source.modules.as_deref())?,
-        None => Kernel::debian(&cache, source.series)?,
-    };
+    let kernel = kernel(&cache, source)?;
     let mut initrd = cache.temporary_file()?;
     image::write_host(initrd.as_file_mut(), &userland, &kernel, &options.extra_bins)?;
     Ok(Parts { cache, userland, kernel, initrd, kvm })
+}
+
+/// What a host is started with, fetched if it is missing, by name: `kernel`, its `modules`, a
+/// `busybox`, and each word of the command that runs `qemu`.
+pub fn files(source: &Source) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let cache = Cache::open()?;
+    let userland = userland(&cache, source)?;
+    let kernel = kernel(&cache, source)?;
+    let command = match &source.qemu {
+        Some(qemu) => Command::new(qemu),
+        None => userland.qemu_command(),
+    };
+    let path = |path: &Path| path.display().to_string();
+    let mut files = vec![("kernel", path(&kernel.image))];
+    files.extend(kernel.modules.map(|modules| ("modules", path(&modules))));
+    files.push(("busybox", path(&userland.busybox.file)));
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    files.extend(words.map(|word| ("qemu", word.to_string_lossy().into_owned())));
+    Ok(files)
 }
 
 /// Starts QEMU.
@@ -807,6 +823,13 @@ fn userland(cache: &Cache, source: &Source) -> anyhow::Result<Userland> {
             Userland::of_this_machine(qemu).map_err(|own| own.context(format!("{error:#}")))
         }
         other => other,
+    }
+}
+
+fn kernel(cache: &Cache, source: &Source) -> anyhow::Result<Kernel> {
+    match &source.kernel {
+        Some(image) => Kernel::given(image, source.modules.as_deref()),
+        None => Kernel::debian(cache, source.series),
     }
 }
 
