@@ -16,7 +16,7 @@
 # make install DESTDIR= PREFIX=/usr  copies it: programs, unit, pages, completions (or uninstall)
 # make deb                         a package for Debian, in the target directory
 # make rpm                         the same for RPM
-# make test-packages               builds these, and looks at what is in them
+# make test-packages               builds these, looks at what is in them, and has systemd run them
 # make soak                        an hour of each rig, and an hour of mixed load
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
@@ -221,10 +221,12 @@ rpm: tree packagers
 		--target-dir $(abspath $(TARGET_DIR)) --auto-req builtin --output $(RPM)
 	@echo "$(RPM)"
 
-# Neither package is started: that takes a host with systemd and sched_ext.
+# A Debian with systemd, emulated, has the package installed and started; the RPM is looked at only.
 test-packages: deb rpm
-	@tools/setup rpm mandoc man-db systemd binutils
+	@tools/setup rpm mandoc man-db systemd binutils lintian
 	@packaging/test $(TARGET_DIR)
+	@tools/setup mmdebstrap cpio kmod
+	@packaging/test-systemd $(TARGET_DIR)
 
 fmt:
 	@$(CARGO) fmt --all
