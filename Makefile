@@ -132,6 +132,10 @@ test-operate: setup
 	@$(CARGO) test --release --quiet -p baton-metrics --test prometheus
 	@echo "testing the report of a trial with Chromium (2 minutes)"
 	@$(CARGO) test --release --quiet -p baton-trial --test browser
+	@echo "testing a trial, and a host under KVM, on emulated hosts (10 minutes)"
+	@$(CARGO) build --release --quiet -p baton-testbed -p scx_baton -p baton
+	@$(CARGO) test --release --quiet -p baton --test host a_trial -- --ignored --nocapture
+	@$(CARGO) test --release --quiet -p baton --test qemu a_host_runs -- --ignored --nocapture
 
 # Valgrind counts instructions; without it only the clock is read.
 bench-memslots: setup

@@ -215,6 +215,7 @@ END
 /// On the emulated host's KVM: the host in it is nested, and its VMs are once more. This is as near
 /// as emulation comes to `--accel kvm` on hardware.
 #[test]
+#[ignore = "two minutes: make test-operate"]
 fn a_host_runs_under_kvm() {
     let script = r#"
         on_kvm --kernel /guest/bzImage --modules $RUN/modules --qemu $RUN/qemu -- sh -c '
