@@ -198,6 +198,7 @@ fn operators_see_vms_by_name() {
         sleep 1
         echo "with=$(top --json)"
         echo "one=$(top a --csv)"
+        echo "opened=$(top a --json)"
         echo "none=$(command baton top nope --batch 2>&1; echo "status $?")" | tr '\n' ' '; echo
         echo "runs=$(command baton doctor | tr '
 ' ' ')"
@@ -231,6 +232,11 @@ fn operators_see_vms_by_name() {
         let is_known = vms.iter().all(|vm| vm["parts"]["costop"].is_number());
         assert_eq!(is_known, key == "with", "{}", found.out);
     }
+    let opened: serde_json::Value = serde_json::from_str(found.text("opened")).expect("JSON");
+    let opened = &opened["vms"][0];
+    assert!(opened["pid"].is_u64(), "{}", found.out);
+    let threads = opened["threads"].as_array().expect("a list");
+    assert!(threads.iter().any(|thread| thread["run"].is_number()), "{}", found.out);
     let one = found.text("one");
     assert!(one.contains(",a,0,1,") && one.contains(",a,1,1,") && !one.contains(",b,"), "{one}");
     assert!(found.text("none").contains("no VM is named 'nope': there are: a, b status 1"));

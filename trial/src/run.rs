@@ -2,12 +2,13 @@
 //! Slot after slot, and an end that leaves the host with the kernel's scheduler.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use baton_bench::Steady;
+use baton_counters::Client;
 use baton_output::{OutFile, note};
 use baton_testbed::scheduler::{self, Running, StartError};
 
@@ -23,6 +24,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Between samples, of slots of 30 s.
 const SAMPLE_S: f64 = 1.0;
+
+/// Attaching to KVM takes milliseconds, and 3 s on an emulated host.
+const ATTACHED: Duration = Duration::from_secs(20);
 
 /// Beyond its slots, what scx_baton may take to start and to be stopped. Then it ends by itself.
 const LIMIT_S: f64 = 30.0;
@@ -119,7 +123,7 @@ impl Run {
                     StartError::Ended(why) | StartError::Hung(why) => failed(why),
                 })?;
                 now.running = Some(start);
-                Ok(())
+                answers().map_err(failed)
             }
         }
     }
@@ -189,6 +193,22 @@ impl Run {
 
 fn of_bundle(error: &anyhow::Error) -> Ended {
     Ended::of(Abort::Bundle, format!("{error:#}"))
+}
+
+/// Waits until scx_baton has attached to KVM, which it does before it answers anybody: until then
+/// vCPUs are to it as any other thread.
+fn answers() -> Result<(), String> {
+    let end = Instant::now() + ATTACHED;
+    loop {
+        let ask = Client::connect(Path::new(Client::SOCKET)).and_then(|mut it| it.totals(false));
+        match ask {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= end => {
+                return Err(format!("it does not answer: {error:#}"));
+            }
+            Err(_) => std::thread::sleep(TICK),
+        }
+    }
 }
 
 /// The kernel's scheduler is in charge again.
