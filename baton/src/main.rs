@@ -41,10 +41,10 @@ Where to begin:
   sudo baton bench                       measure this host: a minute; needs /dev/kvm
   sudo scx_baton --stats 1               use it on this host; Ctrl-C gives the host back
 
-Root: 'trial' (which puts scx_baton in charge of the host in its slots), 'bench --schedulers' (which \
-puts others in charge while it measures), 'doctor --fix' and 'doctor --restore' (which write the kernel's parameters); nothing else changes \
-this host beyond its output files and a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else \
-~/.cache/baton).
+Root: 'trial' (which puts scx_baton in charge of the host in its slots), 'bench --schedulers' \
+(which puts others in charge while it measures), 'doctor --fix' and 'doctor --restore' (which \
+write the kernel's parameters); nothing else changes this host beyond its output files and a \
+cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
 
 Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
 Ctrl-C. 'doctor' and 'testbed' have their own.";

@@ -11,25 +11,25 @@ use clap::{Args, Subcommand};
 
 use crate::peers;
 
-/// Does Baton help my VMs: this host, as it is in use, under the kernel's scheduler and scx_baton in
-/// turns.
+/// Does Baton help my VMs: this host, as it is in use, under the kernel's scheduler and scx_baton
+/// in turns.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-It looks at the host as 'baton doctor' does, says what it will do, and asks. Then slots of 30 s, in \
-blocks of four (ABBA), the first 5 s of each dropped; the verdict is the paired ratio of slots with \
-its 99 % interval, beside a control: the kernel's slots against each other. A claim takes 6 \
+It looks at the host as 'baton doctor' does, says what it will do, and asks. Then slots of 30 s, \
+in blocks of four (ABBA), the first 5 s of each dropped; the verdict is the paired ratio of slots \
+with its 99 % interval, beside a control: the kernel's slots against each other. A claim takes 6 \
 minutes.\n\n\
-Without --probe and --synthetic it is about how long vCPUs wait for CPUs (the kernel's run_delay), \
-which is not work: a guest that gets more done may wait longer.\n\n\
+Without --probe and --synthetic it is about how long vCPUs wait for CPUs (the kernel's \
+run_delay), which is not work: a guest that gets more done may wait longer.\n\n\
 Whatever happens, the kernel's scheduler is in charge at the end: after q, Ctrl-C, a closed \
 terminal; after a warning of the kernel, a failing probe, a VM that waits three times as long as \
 before and for more than 10 % of its time, for 5 s; and if this program is killed or stopped, \
 scx_baton ends by itself. What was measured is written in each case. docs/trial.md tells more.\n\n\
-Exit status: 0 when it is done, whatever the verdict; 1 if it cannot begin, or ended early, after a \
-line that says why; 2 for wrong options; 78 if this host has to be changed first, as 'baton doctor' \
-tells; 130 after q, Ctrl-C or SIGTERM."
+Exit status: 0 when it is done, whatever the verdict; 1 if it cannot begin, or ended early, after \
+a line that says why; 2 for wrong options; 78 if this host has to be changed first, as 'baton \
+doctor' tells; 130 after q, Ctrl-C or SIGTERM."
 )]
 pub struct Trial {
     #[command(subcommand)]
@@ -39,8 +39,8 @@ pub struct Trial {
     #[arg(long = "for", value_name = "TIME", default_value = "6m", value_parser = time)]
     time: Duration,
 
-    /// A command whose last line is a number above 0, the work it did: requests a second, say. It is
-    /// run again and again, and has to end within 25 s
+    /// A command whose last line is a number above 0, the work it did: requests a second, say. It
+    /// is run again and again, and has to end within 25 s
     #[arg(long, value_name = "CMD", conflicts_with = "synthetic")]
     probe: Option<String>,
 

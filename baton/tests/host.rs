@@ -281,7 +281,8 @@ fn a_trial_that_is_killed_leaves_the_kernels_scheduler_and_its_bundle() {
         r#"
         begin KILL; kill -9 $trial; wait $trial; status=$?; over
         echo "KILL=$status $(verdict KILL)"
-        echo "unfit=$(trial --probe false --bundle unfit 2>&1; echo "status $?")" | tr '\n' ' '; echo
+        unfit=$(trial --probe false --bundle unfit 2>&1; echo "status $?")
+        echo "unfit="$unfit
         echo "short=$(command baton trial --for 1m 2>&1; echo "status $?")" | tr '\n' ' '; echo
         "#,
         &[
@@ -298,7 +299,8 @@ fn a_trial_ends_in_the_kernels_scheduler_however_it_ends() {
     trial(
         r#"
         work a 9 barrier; work b 9 shootdown
-        echo "whole=$(trial --bundle whole >whole.out 2>whole.err; echo $?) $(state) $(verdict whole)"
+        trial --bundle whole >whole.out 2>whole.err; status=$?
+        echo "whole=$status $(state) $(verdict whole)"
         echo "order=$(grep -o '[KB] [KB] [KB] [KB]' whole.out | tr '\n' ' ')"
         echo "names=$(grep -c -e /run -e CPU.0 -e qemu -e guest whole)"
         rate a >/dev/null; rate b >/dev/null

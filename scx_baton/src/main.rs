@@ -326,8 +326,8 @@ fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
 /// What an end in good order may take.
 const END: Duration = Duration::from_secs(5);
 
-/// Counted from the first call. As Ctrl-C; and if that does not help, at once: the kernel takes over
-/// when the file descriptors are closed.
+/// Counted from the first call. As Ctrl-C; and if that does not help, at once: the kernel takes
+/// over when the file descriptors are closed.
 fn end_after(time: Duration, shutdown: Arc<AtomicBool>) {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {

@@ -67,7 +67,8 @@ impl Measure {
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub seed: u64,
-    /// Seconds of a slot, and those at its beginning that are dropped: tasks settle on their queues.
+    /// Seconds of a slot, and those at its beginning that are dropped: tasks settle on their
+    /// queues.
     pub slot_s: f64,
     pub dropped_s: f64,
     pub order: Vec<Who>,

@@ -135,8 +135,8 @@ impl Verdict {
                 &figure[1..]
             ),
             Claim::Idle => format!(
-                "No claim, since vCPUs that want a CPU wait for less than {} % of the time: there is \
-                 nothing to gain.",
+                "No claim, since vCPUs that want a CPU wait for less than {} % of the time: there \
+                 is nothing to gain.",
                 100.0 * LEAST_WAITING
             ),
         };
@@ -157,7 +157,8 @@ fn claim(ratio: Option<Interval>, lower_is_better: bool) -> Claim {
     }
 }
 
-/// Of the time for which vCPUs wanted a CPU under the kernel's scheduler, the share that they waited.
+/// Of the time for which vCPUs wanted a CPU under the kernel's scheduler, the share that they
+/// waited.
 fn waiting(plan: &Plan, slots: &[Slot]) -> f64 {
     let kernels = slots.iter().filter(|slot| slot.who == Who::Kernel);
     let (ready, ran) = kernels

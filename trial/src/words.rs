@@ -52,9 +52,9 @@ pub fn plan(
         _ => "",
     };
     lines.push(format!(
-        "  ends     early with q, Ctrl-C, {warning}{synthetic}\n           or a VM that waits three \
-         times as long as before and for more than 10 % of its time,\n           for 5 s; scx_baton \
-         ends by itself if this program does not stop it"
+        "  ends     early with q, Ctrl-C, {warning}{synthetic}\n           or a VM that waits \
+         three times as long as before and for more than 10 % of its time,\n           for 5 s; \
+         scx_baton ends by itself if this program does not stop it"
     ));
     if !log {
         lines.push(
