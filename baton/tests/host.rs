@@ -319,14 +319,14 @@ fn a_trial_ends_in_the_kernels_scheduler_however_it_ends() {
         echo "runs=$(trial 2>&1; echo "status $?")" | tr '\n' ' '; echo
         "#,
         &[
-            ("whole", &["0 disabled", "control:", "whole is as a trial wrote it"]),
+            ("whole", &["0 disabled", "control:", "whole is consistent"]),
             ("order", &["K B B K "]),
             ("names", &["0"]),
             ("probe", &["1 disabled"]),
             ("said", &["the probe failed", "the kernel's scheduler is in charge", "ended early"]),
-            ("INT", &["130", "the user ended it", "is as a trial wrote it"]),
+            ("INT", &["130", "the user ended it", "is consistent"]),
             ("HUP", &["130", "the user ended it"]),
-            ("STOP", &["1 ", "scx_baton did not start, or did not stay"]),
+            ("STOP", &["1 ", "It ended early"]),
             ("edited", &["was changed"]),
             ("runs", &["scx_baton schedules this host", "status 1"]),
         ],

@@ -5,7 +5,7 @@ pub mod ab;
 mod apt;
 pub mod cache;
 pub mod columns;
-mod command;
+pub mod command;
 mod console;
 mod cpio;
 mod elf;

@@ -90,8 +90,18 @@ pub enum StartError {
     Hung(String),
 }
 
-/// Starts the command and waits until it schedules the host.
+/// Starts the command and waits until it schedules the host, and is quiet.
 pub fn start(command: &[String]) -> Result<Running, StartError> {
+    let running = take_over(command, || None)?;
+    wait_until_quiet(&running.child);
+    Ok(running)
+}
+
+/// Starts the command and waits until it schedules the host, or `enough` says why not to go on.
+pub fn take_over(
+    command: &[String],
+    mut enough: impl FnMut() -> Option<String>,
+) -> Result<Running, StartError> {
     let name = command.first().map_or("", String::as_str);
     let ended = |text: String| StartError::Ended(format!("{name}: {text}"));
     let before = enable_seq();
@@ -104,8 +114,12 @@ pub fn start(command: &[String]) -> Result<Running, StartError> {
             Ok(Some(status)) => return Err(ended(format!("{} ({status})", last_words(&log)))),
             Err(error) => return Err(ended(error.to_string())),
         }
+        if let Some(why) = enough() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(StartError::Ended(why));
+        }
         if state() == "enabled" && enable_seq() > before {
-            wait_until_quiet(&child);
             return Ok(Running { child, enabled: before + 1, log, kernel });
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -168,13 +182,15 @@ impl Running {
 
     /// Interrupts it, kills it if that does not help, and waits until the kernel schedules again.
     pub fn stop(mut self) -> Result<()> {
-        let end = Instant::now() + STOP;
+        let began = Instant::now();
         // Fails only if it has ended.
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT);
         while self.child.try_wait()?.is_none() {
-            if Instant::now() >= end {
+            if began.elapsed() >= STOP {
                 self.child.kill()?;
-                self.child.wait()?;
+            }
+            if began.elapsed() >= STOP + RELEASE {
+                bail!("it cannot be killed");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -196,6 +212,11 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether no sched_ext scheduler is loaded, or the kernel has none.
+pub fn is_kernels() -> bool {
+    ["", "disabled"].contains(&state().as_str())
 }
 
 fn state() -> String {

@@ -104,6 +104,8 @@ pub enum Abort {
     Scheduler,
     /// The synthetic VMs failed.
     Synthetic,
+    /// No samples were taken for a while.
+    Hole,
     /// The bundle cannot be written.
     Bundle,
 }
@@ -117,15 +119,20 @@ impl Abort {
             Abort::Ready => "a VM waited too long for CPUs",
             Abort::Scheduler => "scx_baton did not start, or did not stay",
             Abort::Synthetic => "the synthetic VMs failed",
+            Abort::Hole => "seconds without a sample",
             Abort::Bundle => "the bundle could not be written",
         }
     }
 }
 
 impl Slot {
-    /// Whether it lasted as long as planned.
+    /// Whether it lasted as long as planned, and was looked at all the time: nobody knows what was
+    /// in a hole.
     pub fn is_whole(&self, plan: &Plan) -> bool {
-        self.samples.last().is_some_and(|last| last.at_s >= plan.slot_s)
+        let hole_s = plan.dropped_s.max(1.0);
+        let lasted = |last: &Sample| (0.0..hole_s).contains(&(last.at_s - plan.slot_s));
+        self.samples.last().is_some_and(lasted)
+            && self.samples.windows(2).all(|pair| pair[1].at_s - pair[0].at_s < hole_s)
     }
 
     /// The samples that count.
@@ -203,10 +210,16 @@ impl Bundle {
             ensure!(slot.samples.windows(2).all(forward), "time in slot {} goes back", place + 1);
             before = hash_of(slot)?;
         }
+        let plan = &self.plan;
+        ensure!((plan.dropped_s - plan.slot_s / 6.0).abs() < 1e-9, "it drops other seconds");
         if let Some(end) = &self.end {
             ensure!(end.before == before, "what comes before its end is not what the trial wrote");
+            ensure!(
+                end.aborted.is_some() || self.slots.len() == plan.order.len(),
+                "slots are missing of a trial that was not ended early"
+            );
             let verdict = Verdict::of(self, end.aborted);
-            ensure!(end.verdict == verdict, "its verdict is not that of its samples");
+            ensure!(end.verdict.is_like(&verdict), "its verdict is not that of its samples");
         }
         Ok(())
     }
@@ -261,6 +274,33 @@ mod tests {
         for edited in [dropped, swapped, better] {
             assert!(edited.verify().is_err());
         }
+        Ok(())
+    }
+
+    /// Where it looks best.
+    #[test]
+    fn a_trial_cannot_be_cut_short() -> Result<()> {
+        let mut bundle = bundle(Measure::Ready, 4, |_, _| 20.0)?;
+        bundle.slots.truncate(12);
+        bundle.finish(None)?;
+        let error = bundle.verify().unwrap_err().to_string();
+        assert!(error.contains("slots are missing"), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_slot_with_a_hole_does_not_count() -> Result<()> {
+        let bundle = bundle(Measure::Ready, 3, |_, _| 20.0)?;
+        let plan = &bundle.plan;
+        let cut = |from: usize, to: usize| {
+            let mut slot = bundle.slots[0].clone();
+            slot.samples.drain(from..to);
+            slot.is_whole(plan)
+        };
+        assert!(cut(10, 13) && !cut(10, 14) && !cut(28, 31));
+        let mut late = bundle.slots[0].clone();
+        late.samples.iter_mut().skip(30).for_each(|sample| sample.at_s += 6.0);
+        assert!(!late.is_whole(plan));
         Ok(())
     }
 

@@ -12,45 +12,57 @@ use crate::bundle::Sample;
 use crate::plan::Who;
 
 /// A VM may wait under Baton three times as long as its median under the kernel's scheduler, and
-/// at any rate for a tenth of its time; longer than that for five seconds ends the trial.
+/// at any rate for a tenth of its time; longer than that in five seconds ends the trial.
 const TIMES: f64 = 3.0;
 const LEAST: f64 = 10.0;
 const SECONDS: f64 = 5.0;
 
-/// What each VM waited, second by second.
+/// What each VM waited.
 #[derive(Default)]
 pub struct ReadyLimit {
+    /// Under the kernel's scheduler, second by second, in %.
     kernel: BTreeMap<u32, Vec<f64>>,
-    /// For how long by now.
-    over: BTreeMap<u32, f64>,
+    /// Since the slot began: when, and what it had waited by then, in ms.
+    slot: BTreeMap<u32, Vec<(f64, f64)>>,
 }
 
 impl ReadyLimit {
-    /// Another slot begins: seconds in a row are those of one slot.
+    /// Another slot begins.
     pub fn begin(&mut self) {
-        self.over.clear();
+        self.slot.clear();
     }
 
-    /// Of two samples, one after the other. The VM that has waited too long, what it waited in the
-    /// last second, and its median before, in % of its vCPUs' time.
-    pub fn look(&mut self, who: Who, before: &Sample, now: &Sample) -> Option<(u32, f64, f64)> {
-        let seconds = now.at_s - before.at_s;
-        if seconds <= 0.0 {
-            return None;
-        }
+    /// `open` has what the VMs wait for by now, of waits that are not over. The VM that has waited
+    /// too long, what it waited in the last five seconds, and its usual share, in % of its vCPUs'
+    /// time.
+    pub fn look(
+        &mut self,
+        who: Who,
+        now: &Sample,
+        open: &BTreeMap<u32, f64>,
+    ) -> Option<(u32, f64, f64)> {
+        let anybodys = median(&self.kernel.values().flatten().copied().collect::<Vec<_>>());
         for vm in &now.vms {
-            let Some(then) = before.vms.iter().find(|then| then.0 == vm.0) else { continue };
-            let percent = (vm.3 - then.3) / (f64::from(vm.1) * seconds * 10.0);
+            let waited = vm.3 + open.get(&vm.0).unwrap_or(&0.0);
+            let before = self.slot.entry(vm.0).or_default();
+            before.push((now.at_s, waited));
+            let percent = |(then_s, then): (f64, f64)| {
+                (waited - then) / (f64::from(vm.1) * (now.at_s - then_s) * 10.0)
+            };
             if who == Who::Kernel {
-                self.kernel.entry(vm.0).or_default().push(percent);
+                if let [.., last, _] = before[..]
+                    && now.at_s > last.0
+                {
+                    self.kernel.entry(vm.0).or_default().push(percent(last));
+                }
                 continue;
             }
-            // A VM that has come since has no median: it may wait as long as the others may.
-            let usual = self.kernel.get(&vm.0).and_then(|all| median(all));
-            let Some(usual) = usual else { continue };
-            let over = self.over.entry(vm.0).or_default();
-            *over = if percent > LEAST && percent > TIMES * usual { *over + seconds } else { 0.0 };
-            if *over >= SECONDS {
+            // A VM that has come since has no median of its own.
+            let own = self.kernel.get(&vm.0).and_then(|all| median(all));
+            let usual = own.or(anybodys).unwrap_or(0.0);
+            let first = before.iter().rev().find(|(then_s, _)| now.at_s - then_s >= SECONDS);
+            let percent = first.map(|first| percent(*first));
+            if let Some(percent) = percent.filter(|it| *it > LEAST.max(TIMES * usual)) {
                 return Some((vm.0, percent, usual));
             }
         }
@@ -117,20 +129,19 @@ mod tests {
 
     fn look(limit: &mut ReadyLimit, who: Who, percents: &[f64]) -> bool {
         limit.begin();
-        let samples = samples(percents);
-        samples.windows(2).any(|pair| limit.look(who, &pair[0], &pair[1]).is_some())
+        let none = BTreeMap::new();
+        samples(percents).iter().any(|sample| limit.look(who, sample, &none).is_some())
     }
 
     #[test]
     fn a_vm_that_waits_thrice_its_usual_time_for_five_seconds_ends_it() {
         let mut limit = ReadyLimit::default();
-        assert!(!look(&mut limit, Who::Baton, &[90.0; 9]), "nothing is usual yet");
         assert!(!look(&mut limit, Who::Kernel, &[4.0, 5.0, 90.0, 5.0, 5.0]));
         assert!(!look(&mut limit, Who::Baton, &[16.0; 4]));
         assert!(!look(&mut limit, Who::Baton, &[16.0; 4]), "seconds of another slot");
-        assert!(!look(&mut limit, Who::Baton, &[16.0, 16.0, 16.0, 16.0, 14.0, 16.0]));
         assert!(!look(&mut limit, Who::Baton, &[14.0; 9]));
         assert!(look(&mut limit, Who::Baton, &[16.0; 5]));
+        assert!(look(&mut limit, Who::Baton, &[0.0, 0.0, 0.0, 0.0, 80.0]), "one long wait");
         assert!(!look(&mut limit, Who::Kernel, &[90.0; 9]), "that is the kernel's doing");
     }
 
@@ -140,6 +151,25 @@ mod tests {
         look(&mut limit, Who::Kernel, &[0.1; 9]);
         assert!(!look(&mut limit, Who::Baton, &[9.9; 9]));
         assert!(look(&mut limit, Who::Baton, &[10.1; 5]));
+        // Who has come since may wait as long as others usually do.
+        let mut limit = ReadyLimit::default();
+        look(&mut limit, Who::Kernel, &[20.0; 9]);
+        limit.kernel = BTreeMap::from([(7, limit.kernel[&1].clone())]);
+        assert!(!look(&mut limit, Who::Baton, &[59.0; 9]));
+        assert!(look(&mut limit, Who::Baton, &[61.0; 9]));
+    }
+
+    /// The kernel counts a wait when it is over: of a vCPU that starves it counts nothing.
+    #[test]
+    fn a_vm_that_starves_ends_it() {
+        let mut limit = ReadyLimit::default();
+        look(&mut limit, Who::Kernel, &[5.0; 9]);
+        limit.begin();
+        let found = samples(&[0.0; 9]).iter().any(|sample| {
+            let open = BTreeMap::from([(1, sample.at_s * 1e3)]);
+            limit.look(Who::Baton, sample, &open).is_some()
+        });
+        assert!(found);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use baton_doctor::report::Report;
 use baton_doctor::{Level, Scene};
 use baton_hostinfo::Host;
 use baton_output::{open_all, say};
+use baton_testbed::scheduler;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -80,7 +81,15 @@ pub fn trial(options: &Options) -> Result<i32> {
     if unsafe { libc::geteuid() } != 0 && !options.control {
         bail!("no permission to load a scheduler: run it as root (sudo baton trial)");
     }
-    let synthetic = options.synthetic.as_ref().map(start).transpose()?;
+    ensure!(
+        options.yes || io::stdin().is_terminal(),
+        "standard input is no terminal to ask: add --yes"
+    );
+    ensure!(
+        scheduler::is_kernels(),
+        "a sched_ext scheduler schedules this host: stop it first ('baton doctor' tells which)"
+    );
+    let bench = options.synthetic.as_ref().map(bench).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
@@ -88,13 +97,6 @@ pub fn trial(options: &Options) -> Result<i32> {
     let measure = measure(options);
     let plan = Plan::new(options.time, options.slot, seed.into(), measure, options.control);
     let window = Duration::from_secs_f64(plan.slot_s - plan.dropped_s);
-    let probe = options.probe.as_deref().map(|command| -> Result<_> {
-        let once = Probe::once(command, window, || stop.load(Ordering::Relaxed));
-        let (value, takes) = once.context("the probe")?;
-        Ok((command.to_owned(), value, takes))
-    });
-    let probe = probe.transpose()?;
-
     let mut sampler = Sampler::here();
     sampler.sample(0.0, None);
     ensure!(
@@ -102,16 +104,24 @@ pub fn trial(options: &Options) -> Result<i32> {
         "no VM runs on this host, or its vCPUs are not to be told from other threads ('baton top' \
          shows them): start some, or see --synthetic"
     );
-    let log = KernelLog::open();
+    let may_read = KernelLog::open().is_some();
     let bundle = Bundle::new(facts(&scene, &report), plan);
-    let printed = probe.as_ref().map(|(_, value, takes)| (*value, takes.as_secs_f64()));
     let file = file.display().to_string();
-    say(&words::plan(&bundle, sampler.count(), printed, log.is_some(), &file))?;
+    say(&words::plan(&bundle, sampler.count(), may_read, &file))?;
     if !options.yes && !agreed(&stop)? {
         return Ok(if stop.load(Ordering::Relaxed) { INTERRUPTED } else { 1 });
     }
 
-    let probe = probe.map(|(command, _, takes)| (command, takes));
+    let synthetic = bench.as_ref().map(Steady::start).transpose().context("synthetic VMs")?;
+    let probe = options.probe.as_deref().map(|command| -> Result<_> {
+        let once = Probe::once(command, window, || stop.load(Ordering::Relaxed));
+        let (value, takes) = once.context("the probe")?;
+        baton_output::note(&format!("the probe printed {value} in {:.1} s", takes.as_secs_f64()));
+        Ok((command.to_owned(), takes))
+    });
+    let probe = probe.transpose()?;
+    // What the kernel said before is not the trial's doing.
+    let log = KernelLog::open();
     let scheduler = options.scheduler.clone();
     let mut run = Run { bundle, out, scheduler, probe, synthetic, sampler, log, stop };
     let ended = run.all();
@@ -127,8 +137,12 @@ pub fn trial(options: &Options) -> Result<i32> {
     if let Err(error) = drawn {
         baton_output::note(&format!("baton trial: {error:#}"));
     }
+    let charge = match scheduler::is_kernels() {
+        true => "the kernel's scheduler is in charge",
+        false => "a sched_ext scheduler IS STILL LOADED: end it (pkill -9 scx_), or press SysRq-S",
+    };
     baton_output::note(&format!(
-        "baton trial: {}; the kernel's scheduler is in charge",
+        "baton trial: {}; {charge}",
         match ended.why == ended.abort.words() {
             true => ended.why,
             false => format!("{}: {}", ended.abort.words(), ended.why),
@@ -148,7 +162,9 @@ pub fn verify(file: &Path, report: Option<&Path>) -> Result<Bundle> {
     bundle.verify().with_context(|| format!("{name} was changed"))?;
     let mut told = words::verdict(&bundle);
     if let Some(seal) = bundle.seal()? {
-        told += &format!("{name} is as a trial wrote it; its hash is {seal}\n");
+        told += &format!(
+            "{name} is consistent; compare its hash with the one that the trial printed: {seal}\n"
+        );
     }
     say(&told)?;
     if let Some(page) = page {
@@ -174,7 +190,8 @@ fn random() -> u32 {
     RandomState::new().build_hasher().finish() as u32
 }
 
-fn start(synthetic: &Synthetic) -> Result<Steady> {
+/// Errors: there is no such test, or KVM cannot be used.
+fn bench(synthetic: &Synthetic) -> Result<Bench> {
     let name = &synthetic.test;
     let mut tests = find(std::slice::from_ref(name))
         .map_err(|_| anyhow::anyhow!("there is no measurement {name}: see 'baton bench list'"))?;
@@ -190,7 +207,7 @@ fn start(synthetic: &Synthetic) -> Result<Steady> {
         time: Duration::from_secs(1),
         deadline: Duration::from_secs(60),
     };
-    Steady::start(&Bench::new(tests, options)?).context("synthetic VMs")
+    Bench::new(tests, options).context("synthetic VMs")
 }
 
 fn facts(scene: &Scene, report: &Report) -> HostFacts {
@@ -208,9 +225,8 @@ fn facts(scene: &Scene, report: &Report) -> HostFacts {
     }
 }
 
-/// Errors: nobody is there to be asked.
+/// Errors: there is nobody to ask any more.
 fn agreed(stop: &AtomicBool) -> Result<bool> {
-    ensure!(io::stdin().is_terminal(), "standard input is no terminal to ask: add --yes");
     say("Go on? [y/N] ")?;
     // A read would go on after a signal.
     while !stop.load(Ordering::Relaxed) {

@@ -3,11 +3,11 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use baton_testbed::command;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -27,14 +27,14 @@ impl Probe {
     pub fn start(command: &str) -> Result<Probe> {
         let temporary = || tempfile::tempfile().context("no file for what the probe prints");
         let (out, err) = (temporary()?, temporary()?);
-        let child = Command::new("/bin/sh")
+        let mut shell = Command::new("/bin/sh");
+        shell
             .args(["-c", command])
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
-            .stderr(err.try_clone()?)
-            .process_group(0)
-            .spawn()
-            .context("cannot run the probe with /bin/sh")?;
+            .stderr(err.try_clone()?);
+        let child = command::tie_to_us(&mut shell).spawn();
+        let child = child.context("cannot run the probe with /bin/sh")?;
         Ok(Probe { child, began: Instant::now(), out, err })
     }
 

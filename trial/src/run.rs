@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use baton_bench::Steady;
 use baton_counters::Client;
-use baton_output::{OutFile, note};
+use baton_output::OutFile;
 use baton_testbed::scheduler::{self, Running, StartError};
 
 use crate::bundle::{Abort, Bundle, Probed, Sample, Slot, VmTimes};
@@ -105,31 +105,49 @@ impl Run {
         kept.map_err(|error| of_bundle(&error))
     }
 
-    /// The scheduler of this slot takes over, if it is not in charge.
-    fn switch(&self, now: &mut Now, place: usize) -> Result<(), Ended> {
+    /// Who schedules in a slot.
+    fn who(&self, place: usize) -> Who {
         let plan = &self.bundle.plan;
-        let who = if plan.control { Who::Kernel } else { plan.order[place] };
+        if plan.control { Who::Kernel } else { plan.order[place] }
+    }
+
+    /// The scheduler of this slot takes over, if it is not in charge.
+    fn switch(&mut self, now: &mut Now, place: usize) -> Result<(), Ended> {
         let failed = |why| Ended::of(Abort::Scheduler, why);
-        match (who, &now.running) {
-            (Who::Kernel, _) => give_back(now).map_err(failed),
+        match (self.who(place), &now.running) {
+            (Who::Kernel, _) => {
+                give_back(now).map_err(failed)?;
+                // What it says of an scx_baton that ends belongs to that one.
+                self.warning_of(Who::Baton)
+            }
             (Who::Baton, Some(_)) => Ok(()),
             (Who::Baton, None) => {
                 now.progress.show(place, "scx_baton starts");
+                // What was said until now is none of its doing.
+                self.warning_of(Who::Kernel)?;
+                let plan = &self.bundle.plan;
                 let slots = plan.order[place..].iter().take_while(|who| **who == Who::Baton);
                 let limit = slots.count() as f64 * plan.slot_s + LIMIT_S;
                 let program = self.scheduler.display().to_string();
                 let command = [program, "--for".into(), format!("{limit:.0}")];
-                let start = scheduler::start(&command).map_err(|error| match error {
-                    StartError::Ended(why) | StartError::Hung(why) => failed(why),
-                })?;
+                let asked = |now: &Now, run: &Run| {
+                    run.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit)
+                };
+                let enough = || asked(now, self).then(|| Abort::User.words().to_owned());
+                let start =
+                    scheduler::take_over(&command, enough).map_err(|error| match error {
+                        _ if self.stop.load(Ordering::Relaxed) => user(),
+                        StartError::Ended(why) | StartError::Hung(why) => failed(why),
+                    })?;
                 now.running = Some(start);
-                answers().map_err(failed)
+                self.attached(now)
             }
         }
     }
 
     fn measure(&mut self, now: &mut Now, place: usize, slot: &mut Slot) -> Result<(), Ended> {
         let (slot_s, dropped_s) = (self.bundle.plan.slot_s, self.bundle.plan.dropped_s);
+        let who = self.who(place);
         let every = SAMPLE_S.min(slot_s / 30.0);
         let began = Instant::now();
         let mut probe: Option<Probe> = None;
@@ -138,11 +156,11 @@ impl Run {
             let at_s = began.elapsed().as_secs_f64();
             if at_s >= next_s {
                 let work = self.synthetic.as_ref().map(Steady::done);
-                let sample = self.sampler.sample(at_s, work);
-                let too_long = slot.samples.last().and_then(|before| {
-                    now.progress.sample(place, slot.who, before, &sample);
-                    now.limit.look(slot.who, before, &sample)
-                });
+                let (sample, open) = self.sampler.sample_waits(at_s, work);
+                if let Some(before) = slot.samples.last() {
+                    now.progress.sample(place, who, before, &sample);
+                }
+                let too_long = now.limit.look(who, &sample, &open);
                 slot.samples.push(sample);
                 if let Some((vm, percent, usual)) = too_long {
                     let name = self.sampler.name(vm);
@@ -152,6 +170,7 @@ impl Run {
                     );
                     return Err(Ended::of(Abort::Ready, why));
                 }
+                self.watch(now, who)?;
                 next_s = ((at_s / every).floor() + 1.0) * every;
                 if at_s >= slot_s {
                     break;
@@ -159,14 +178,22 @@ impl Run {
                 // The last one is the slot's end.
                 next_s = if next_s > slot_s - every / 2.0 { slot_s } else { next_s };
             }
-            self.watch(now)?;
-            if let Some((command, takes)) = &self.probe {
+            self.watch(now, who)?;
+            if let Some((command, takes)) = &mut self.probe {
                 let fits = at_s + takes.as_secs_f64() < slot_s;
                 let run = turn(&mut probe, command, at_s >= dropped_s && fits, began);
-                slot.probe.extend(run.map_err(|e| Ended::of(Abort::Probe, format!("{e:#}")))?);
+                let run = run.map_err(|e| Ended::of(Abort::Probe, format!("{e:#}")))?;
+                // A run that takes longer than others before is not begun and cut off again.
+                let took = run.map_or(0.0, |run| run.to_s - run.from_s);
+                *takes = (*takes).max(Duration::from_secs_f64(took));
+                slot.probe.extend(run);
             }
             let until = (next_s - began.elapsed().as_secs_f64()).max(0.0);
             std::thread::sleep(TICK.min(Duration::from_secs_f64(until)));
+        }
+        if !slot.is_whole(&self.bundle.plan) {
+            let why = "this program did not run for seconds, so that nobody knows who scheduled";
+            return Err(Ended::of(Abort::Hole, why));
         }
         if self.probe.is_some() && !slot.probe.iter().any(|one| one.from_s >= dropped_s) {
             return Err(Ended::of(Abort::Probe, "it did not end within its slot"));
@@ -174,12 +201,39 @@ impl Run {
         Ok(())
     }
 
-    fn watch(&mut self, now: &mut Now) -> Result<(), Ended> {
-        if self.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit) {
-            return Err(Ended::of(Abort::User, Abort::User.words()));
+    /// Waits until scx_baton has attached to KVM, which it does before it answers anybody: until
+    /// then vCPUs are to it as any other thread.
+    fn attached(&mut self, now: &mut Now) -> Result<(), Ended> {
+        let end = Instant::now() + ATTACHED;
+        loop {
+            let ask =
+                Client::connect(Path::new(Client::SOCKET)).and_then(|mut it| it.totals(false));
+            let Err(error) = ask else { return Ok(()) };
+            self.watch(now, Who::Baton)?;
+            if Instant::now() >= end {
+                let why = format!("it does not answer: {error:#}");
+                return Err(Ended::of(Abort::Scheduler, why));
+            }
+            std::thread::sleep(TICK);
         }
-        if let Some(warning) = self.log.as_mut().and_then(KernelLog::warning) {
-            return Err(Ended::of(Abort::KernelWarning, warning));
+    }
+
+    /// What the kernel has warned of while this one scheduled.
+    fn warning_of(&mut self, who: Who) -> Result<(), Ended> {
+        match self.log.as_mut().and_then(KernelLog::warning) {
+            Some(warning) if who == Who::Baton => Err(Ended::of(Abort::KernelWarning, warning)),
+            _ => Ok(()),
+        }
+    }
+
+    fn watch(&mut self, now: &mut Now, who: Who) -> Result<(), Ended> {
+        if self.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit) {
+            return Err(user());
+        }
+        self.warning_of(who)?;
+        if who == Who::Kernel && !scheduler::is_kernels() {
+            let why = "somebody else has loaded a sched_ext scheduler";
+            return Err(Ended::of(Abort::Scheduler, why));
         }
         if let Some(why) = now.running.as_mut().and_then(Running::lost) {
             return Err(Ended::of(Abort::Scheduler, why));
@@ -195,30 +249,14 @@ fn of_bundle(error: &anyhow::Error) -> Ended {
     Ended::of(Abort::Bundle, format!("{error:#}"))
 }
 
-/// Waits until scx_baton has attached to KVM, which it does before it answers anybody: until then
-/// vCPUs are to it as any other thread.
-fn answers() -> Result<(), String> {
-    let end = Instant::now() + ATTACHED;
-    loop {
-        let ask = Client::connect(Path::new(Client::SOCKET)).and_then(|mut it| it.totals(false));
-        match ask {
-            Ok(_) => return Ok(()),
-            Err(error) if Instant::now() >= end => {
-                return Err(format!("it does not answer: {error:#}"));
-            }
-            Err(_) => std::thread::sleep(TICK),
-        }
-    }
+fn user() -> Ended {
+    Ended::of(Abort::User, Abort::User.words())
 }
 
 /// The kernel's scheduler is in charge again.
 fn give_back(now: &mut Now) -> Result<(), String> {
     let Some(running) = now.running.take() else { return Ok(()) };
-    running.stop().map_err(|error| {
-        let why = format!("{error:#}");
-        note(&format!("baton trial: {why}: 'cat /sys/kernel/sched_ext/state' tells who schedules"));
-        why
-    })
+    running.stop().map_err(|error| format!("{error:#}"))
 }
 
 /// One run of the probe after the other: the value of one that has ended.

@@ -44,6 +44,8 @@ pub enum Claim {
     Drift,
     /// vCPUs hardly wait.
     Idle,
+    /// A slot has no value above 0.
+    Nothing,
 }
 
 /// A ratio with its 99 % interval; that is unknown of a single pair.
@@ -94,14 +96,41 @@ impl Verdict {
             Claim::Aborted
         } else if values.len() < CLAIM_BLOCKS * BLOCK / 2 {
             Claim::TooShort
-        } else if plan.measure == Measure::Ready && waiting(plan, &slots[..whole]) < LEAST_WAITING {
+        } else if plan.measure == Measure::Ready
+            && [Who::Kernel, Who::Baton]
+                .into_iter()
+                .all(|who| waiting(plan, &slots[..whole], who) < LEAST_WAITING)
+        {
             Claim::Idle
+        } else if ratio.is_none() {
+            Claim::Nothing
         } else if control.is_some_and(|control| control.tells()) {
             Claim::Drift
         } else {
             claim(ratio, plan.measure.lower_is_better())
         };
         Verdict { claim, ratio, control, pairs }
+    }
+
+    /// Whether it says the same: another machine's logarithms may differ in the last digit.
+    pub fn is_like(&self, other: &Verdict) -> bool {
+        let close = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
+            (a, b) => a == b,
+        };
+        let alike = |a: &Option<Interval>, b: &Option<Interval>| match (a, b) {
+            (Some(a), Some(b)) => {
+                a.pairs == b.pairs
+                    && close(Some(a.ratio), Some(b.ratio))
+                    && close(a.low, b.low)
+                    && close(a.high, b.high)
+            }
+            (a, b) => a == b,
+        };
+        self.claim == other.claim
+            && alike(&self.ratio, &other.ratio)
+            && alike(&self.control, &other.control)
+            && self.pairs == other.pairs
     }
 
     /// For people: what was shown, and what was not.
@@ -124,6 +153,7 @@ impl Verdict {
             Claim::Better => format!("Better: {figure}."),
             Claim::Worse => format!("Worse: {figure}."),
             Claim::NotShown => format!("No difference shown: {figure}."),
+            Claim::Nothing => "No claim, since a slot has no value above 0.".to_owned(),
             Claim::Aborted => format!("No claim, since the trial ended early: {figure}."),
             Claim::TooShort => format!(
                 "No claim, since that takes {} pairs of slots: {figure}.",
@@ -157,11 +187,10 @@ fn claim(ratio: Option<Interval>, lower_is_better: bool) -> Claim {
     }
 }
 
-/// Of the time for which vCPUs wanted a CPU under the kernel's scheduler, the share that they
-/// waited.
-fn waiting(plan: &Plan, slots: &[Slot]) -> f64 {
-    let kernels = slots.iter().filter(|slot| slot.who == Who::Kernel);
-    let (ready, ran) = kernels
+/// Of the time for which vCPUs wanted a CPU in one's slots, the share that they waited.
+fn waiting(plan: &Plan, slots: &[Slot], who: Who) -> f64 {
+    let its = slots.iter().filter(|slot| slot.who == who);
+    let (ready, ran) = its
         .flat_map(|slot| waits(plan, slot).into_values())
         .fold((0.0, 0.0), |(ready, ran), wait| (ready + wait.ready_ms, ran + wait.ran_ms));
     if ready > 0.0 { ready / (ready + ran) } else { 0.0 }
@@ -336,6 +365,25 @@ mod tests {
         // A slot that has no end has no value, and what comes behind it neither.
         idle.slots[3].samples.truncate(20);
         assert_eq!(Verdict::of(&idle, None).pairs.len(), 1);
+        Ok(())
+    }
+
+    /// vCPUs that wait for 0.5 % of the time under the kernel, and for 5 % under Baton.
+    #[test]
+    fn harm_is_told_where_nothing_was_to_be_gained() -> Result<()> {
+        let mut noise = noise(3);
+        let noises: Vec<f64> = (0..12).map(|_| 1.0 + 0.1 * noise()).collect();
+        let mut calm = bundle(Measure::Ready, 3, |who, place| {
+            noises[place] * if who == Who::Baton { 5.0 } else { 0.5 }
+        })?;
+        for sample in calm.slots.iter_mut().flat_map(|slot| &mut slot.samples) {
+            sample.vms[0].2 = sample.at_s * 1900.0;
+        }
+        assert_eq!(Verdict::of(&calm, None).claim, Claim::Worse);
+        let none = bundle(Measure::Probe { lower_is_better: false }, 3, |who, _| {
+            if who == Who::Baton { 0.0 } else { 5.0 }
+        })?;
+        assert_eq!(Verdict::of(&none, None).claim, Claim::Nothing);
         Ok(())
     }
 

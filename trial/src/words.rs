@@ -4,14 +4,8 @@
 use crate::bundle::Bundle;
 use crate::plan::{BLOCK, CLAIM_BLOCKS, Measure, Plan, Who};
 
-/// What will be done; `probe` is what it printed and how long it took, in seconds.
-pub fn plan(
-    bundle: &Bundle,
-    vms: usize,
-    probe: Option<(f64, f64)>,
-    log: bool,
-    file: &str,
-) -> String {
+/// What will be done. `log`: the kernel's log can be read.
+pub fn plan(bundle: &Bundle, vms: usize, log: bool, file: &str) -> String {
     let (plan, host) = (&bundle.plan, &bundle.host);
     let minutes = plan.slot_s * plan.order.len() as f64 / 60.0;
     let claim = match plan.blocks() < CLAIM_BLOCKS {
@@ -29,9 +23,6 @@ pub fn plan(
         format!("  measure  {}", plan.measure.words()),
         format!("  verdict  {claim}"),
     ];
-    if let Some((value, seconds)) = probe {
-        lines.push(format!("  probe    it printed {value} in {seconds:.1} s"));
-    }
     let findings = match host.findings.is_empty() {
         true => "nothing found by 'baton doctor'".to_owned(),
         false => format!("'baton doctor' explains {}", host.findings.join(", ")),
@@ -40,13 +31,19 @@ pub fn plan(
         "  host     Linux {}, {} CPUs, {vms} VMs; {findings}",
         host.kernel, host.cpus
     ));
-    if !plan.control {
-        lines.push(
-            "  changes  scx_baton schedules this host in its slots, all VMs; nothing else"
-                .to_owned(),
-        );
-    }
-    let warning = if log { "a warning of the kernel," } else { "" };
+    let changes = match plan.control {
+        true => "nothing is loaded",
+        false => "scx_baton schedules this host in its slots, all VMs",
+    };
+    let load = match &plan.measure {
+        Measure::Work { vms, vcpus, .. } => {
+            format!(", and {vms} VMs of {vcpus} vCPUs compete with yours all the time")
+        }
+        Measure::Probe { .. } => ", and the probe runs, once before the first slot, too".to_owned(),
+        Measure::Ready => String::new(),
+    };
+    lines.push(format!("  changes  {changes}{load}"));
+    let warning = if log { "a warning of the kernel in Baton's slots," } else { "" };
     let synthetic = match plan.measure {
         Measure::Work { .. } => " a failure of the synthetic VMs,",
         _ => "",
