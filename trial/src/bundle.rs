@@ -53,7 +53,7 @@ pub struct Slot {
     pub probe: Vec<Probed>,
 }
 
-/// Counters of the host at one moment: they grow from a beginning of their own.
+/// Counters of the host at one moment, and of each VM: they grow from when the trial first saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
