@@ -23,14 +23,10 @@ pub fn plan(bundle: &Bundle, vms: usize, log: bool, file: &str) -> String {
         format!("  measure  {}", plan.measure.words()),
         format!("  verdict  {claim}"),
     ];
-    let findings = match host.findings.is_empty() {
-        true => "nothing found by 'baton doctor'".to_owned(),
-        false => format!("'baton doctor' explains {}", host.findings.join(", ")),
-    };
-    lines.push(format!(
-        "  host     Linux {}, {} CPUs, {vms} VMs; {findings}",
-        host.kernel, host.cpus
-    ));
+    lines.push(format!("  host     Linux {}, {} CPUs, {vms} VMs", host.kernel, host.cpus));
+    if !host.findings.is_empty() {
+        lines.push(format!("  found    by 'baton doctor': {}", host.findings.join(", ")));
+    }
     let changes = match plan.control {
         true => "nothing is loaded",
         false => "scx_baton schedules this host in its slots, all VMs",
@@ -59,8 +55,8 @@ pub fn plan(bundle: &Bundle, vms: usize, log: bool, file: &str) -> String {
         );
     }
     lines.push(format!(
-        "  bundle   {file}: each second the counters of the host and of its VMs, which are \
-         numbers\n           there, and what follows; nothing is sent anywhere"
+        "  bundle   {file}:\n           each second the counters of the host and of its VMs, \
+         which are numbers there, and what\n           follows; nothing is sent anywhere"
     ));
     let head = serde_json::json!({ "format": bundle.format, "host": host, "plan": plan });
     lines.push(format!("{head:#}"));
