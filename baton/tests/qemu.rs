@@ -185,9 +185,9 @@ fn refuses_a_kernel_without_sched_ext() {
     assert!(found.text("said").contains("status 78"), "{}", found.out);
 }
 
-/// What fills a cache from the emulated host's own image, and a QEMU that changes the host's command
-/// line for emulated SVM: it offers guests no usable XSAVE, of which Linux dies early, and refuses
-/// them the ports that ioperm(2) gave, at which the agent looks for an exact host.
+/// What fills a cache from the emulated host's own image, and a QEMU that changes the host's
+/// command line for emulated SVM: it offers guests no usable XSAVE, of which Linux dies early, and
+/// refuses them the ports that ioperm(2) gave, at which the agent looks for an exact host.
 const CACHE: &str = r#"
     export BATON_CACHE=$RUN/cache
     usr=$BATON_CACHE/$ENTRY/usr modules=$RUN/modules/$(uname -r)/kernel

@@ -69,8 +69,8 @@ impl Sampler {
         }
     }
 
-    /// As [`sample`](Self::sample), and by VM for how many ms by now its vCPUs wait that have not got
-    /// a CPU since: the kernel adds a wait to run_delay when it is over.
+    /// As [`sample`](Self::sample), and by VM for how many ms by now its vCPUs wait that have not
+    /// got a CPU since: the kernel adds a wait to run_delay when it is over.
     pub fn sample_waits(&mut self, at_s: f64, work: Option<f64>) -> (Sample, BTreeMap<u32, f64>) {
         let sample = self.sample(at_s, work);
         let (now, mut open) = (Instant::now(), BTreeMap::new());
