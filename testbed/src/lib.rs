@@ -17,6 +17,7 @@ pub mod host;
 mod image;
 pub mod interrupt;
 pub mod kernel;
+pub mod kernel_log;
 pub mod kvm;
 mod log;
 pub mod pace;

@@ -2,9 +2,8 @@
 //! A sched_ext scheduler as an experiment uses it: a command that takes the host over and gives it
 //! back when interrupted.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::command;
+use crate::kernel_log::KernelLog;
 
 /// Of the CPU times in /proc; USER_HZ is 100 in every x86-64 kernel.
 const TICKS_A_SECOND: f64 = 100.0;
@@ -41,36 +41,6 @@ pub struct Running {
     log: File,
     /// What the kernel has said since it was started.
     kernel: Option<KernelLog>,
-}
-
-/// /dev/kmsg: one record a read.
-struct KernelLog(File);
-
-impl KernelLog {
-    /// From now on. `None` without permission.
-    fn open() -> Option<KernelLog> {
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
-        file.seek(SeekFrom::End(0)).ok()?;
-        Some(KernelLog(file))
-    }
-
-    /// Why sched_ext has ended a scheduler, in the kernel's words.
-    fn reason(&mut self) -> Option<String> {
-        let mut all = String::new();
-        let mut record = vec![0; 8192]; // CONSOLE_EXT_LOG_MAX, printk's longest record
-        loop {
-            match self.0.read(&mut record) {
-                Ok(length) if length > 0 => {
-                    all += &String::from_utf8_lossy(&record[..length]);
-                    all.push('\n');
-                }
-                // EPIPE: records were lost; the next read goes on behind them.
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
-                _ => return reason_in(&all),
-            }
-        }
-    }
 }
 
 /// What scx_disable_workfn() in kernel/sched/ext.c prints: that a scheduler is disabled and the
@@ -172,7 +142,8 @@ impl Running {
         // The kernel says why after it has taken over, and the program after that.
         let end = Instant::now() + SETTLE;
         loop {
-            let reason = self.kernel.as_mut().and_then(KernelLog::reason);
+            let said = self.kernel.as_mut().map(KernelLog::records);
+            let reason = said.and_then(|records| reason_in(&records.join("\n")));
             if reason.is_some() || Instant::now() >= end {
                 return Some(reason.unwrap_or_else(|| last_words(&self.log)));
             }

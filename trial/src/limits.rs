@@ -2,10 +2,8 @@
 //! When a trial ends early, so that it harms nobody.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 
+use baton_testbed::kernel_log::KernelLog;
 use baton_testbed::stats::median;
 
 use crate::bundle::Sample;
@@ -70,37 +68,12 @@ impl ReadyLimit {
     }
 }
 
-/// /dev/kmsg: one record a read.
-pub struct KernelLog(File);
-
 /// Of syslog(2): emergency, alert, critical, error, warning.
 const WARNING: u32 = 4;
 
-impl KernelLog {
-    /// From now on. `None` without permission.
-    pub fn open() -> Option<KernelLog> {
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok()?;
-        file.seek(SeekFrom::End(0)).ok()?;
-        Some(KernelLog(file))
-    }
-
-    /// The first warning, or worse, since the last look.
-    pub fn warning(&mut self) -> Option<String> {
-        let mut record = vec![0; 8192]; // CONSOLE_EXT_LOG_MAX, printk's longest record
-        let mut first = None;
-        loop {
-            match self.0.read(&mut record) {
-                Ok(length) if length > 0 => {
-                    let text = String::from_utf8_lossy(&record[..length]);
-                    first = first.or_else(|| warning_in(&text));
-                }
-                // EPIPE: records were lost; the next read goes on behind them.
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
-                _ => return first,
-            }
-        }
-    }
+/// The first warning, or worse, since the last look.
+pub fn warning(log: &mut KernelLog) -> Option<String> {
+    log.records().iter().find_map(|record| warning_in(record))
 }
 
 /// `PRIORITY,SEQUENCE,TIME,FLAGS;TEXT`, where the priority holds the facility, 0 for the kernel

@@ -16,12 +16,11 @@ use baton_doctor::report::Report;
 use baton_doctor::{Level, Scene};
 use baton_hostinfo::Host;
 use baton_output::{open_all, say};
-use baton_testbed::scheduler;
+use baton_testbed::{kernel_log::KernelLog, scheduler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::bundle::{Abort, Bundle, HostFacts};
-use crate::limits::KernelLog;
 use crate::plan::{Measure, Plan};
 use crate::probe::Probe;
 use crate::report;

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use baton_bench::Steady;
 use baton_counters::Client;
 use baton_output::OutFile;
+use baton_testbed::kernel_log::KernelLog;
 use baton_testbed::scheduler::{self, Running, StartError};
 
 use crate::bundle::{Abort, Bundle, Probed, Sample, Slot, VmTimes};
 use crate::keys::Keys;
-use crate::limits::{KernelLog, ReadyLimit};
+use crate::limits::{ReadyLimit, warning};
 use crate::plan::Who;
 use crate::probe::Probe;
 use crate::progress::Progress;
@@ -130,15 +131,17 @@ impl Run {
                 let limit = slots.count() as f64 * plan.slot_s + LIMIT_S;
                 let program = self.scheduler.display().to_string();
                 let command = [program, "--for".into(), format!("{limit:.0}")];
-                let asked = |now: &Now, run: &Run| {
-                    run.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit)
+                let mut asked = false;
+                let enough = || {
+                    let key = || now.keys.as_ref().is_some_and(Keys::quit);
+                    asked = self.stop.load(Ordering::Relaxed) || key();
+                    asked.then(|| Abort::User.words().to_owned())
                 };
-                let enough = || asked(now, self).then(|| Abort::User.words().to_owned());
-                let start =
-                    scheduler::take_over(&command, enough).map_err(|error| match error {
-                        _ if self.stop.load(Ordering::Relaxed) => user(),
-                        StartError::Ended(why) | StartError::Hung(why) => failed(why),
-                    })?;
+                let start = scheduler::take_over(&command, enough);
+                let start = start.map_err(|error| match error {
+                    _ if asked => user(),
+                    StartError::Ended(why) | StartError::Hung(why) => failed(why),
+                })?;
                 now.running = Some(start);
                 self.attached(now)
             }
@@ -220,7 +223,7 @@ impl Run {
 
     /// What the kernel has warned of while this one scheduled.
     fn warning_of(&mut self, who: Who) -> Result<(), Ended> {
-        match self.log.as_mut().and_then(KernelLog::warning) {
+        match self.log.as_mut().and_then(warning) {
             Some(warning) if who == Who::Baton => Err(Ended::of(Abort::KernelWarning, warning)),
             _ => Ok(()),
         }
