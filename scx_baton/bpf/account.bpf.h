@@ -131,11 +131,16 @@ __noinline int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 }
 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
-static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+__noinline int charge(const struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
+		      u64 now)
 {
-	struct vm_ctx *vm = vm_slot(t->run_vm);
-	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at, add, vtime, clamped;
+	u64 ran, add, vtime, clamped;
+	struct vm_ctx *vm;
 
+	if (!t)
+		return 0;
+	vm = vm_slot(t->run_vm);
+	ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
 	t->run_at = now;
 	if (t->nr_quotas)
 		quotas_charge(t, ran);
@@ -143,7 +148,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		/* A task that has just become a vCPU: its vtime is the VM's now. */
 		t->wants += ran;
 		if (vm_of(t))
-			return;
+			return 0;
 		if (is_wanted(cpu, NO_VM, is_bound(p)))
 			t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
 					       vnow - t->seen_vnow, host_lag(t->weight));
@@ -151,7 +156,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 			/* Who runs, and takes nothing from anybody, is owed nothing, either. */
 			t->vtime = vnow;
 		t->seen_vnow = vnow;
-		return;
+		return 0;
 	}
 	t->vtime += weighted(ran, t->weight);
 	t->outside_ns += ran;
@@ -163,7 +168,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	}
 	observe(vm, t, cpu, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
-		return;
+		return 0;
 	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> (EPOCH_SHIFT - 8),
 		       nr_online);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
@@ -171,6 +176,7 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
+	return 0;
 }
 
 /* @p, a vCPU's thread, is none any more. */

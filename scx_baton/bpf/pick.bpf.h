@@ -78,12 +78,15 @@ __noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen 
 }
 
 /* A vCPU of the VM is about to run on @cpu, and @queued more wait. */
-static void join_turn(struct vm_ctx *vm, u32 slot, s32 queued, s32 cpu, u64 now)
+__noinline int join_turn(u32 slot, s32 queued, s32 cpu, u64 now)
 {
-	if (!vm_join_turn(vm, now))
-		return;
+	struct vm_ctx *vm = vm_slot(slot);
+
+	if (!vm || !vm_join_turn(vm, now))
+		return 0;
 	stat_add(STAT_TURNS, 1);
 	summon_siblings(vm, slot, queued, cpu, now);
+	return 0;
 }
 
 /* Of the vCPUs of a VM that wait, which ones are looked at, one pass after the other. */
@@ -158,7 +161,7 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 			continue;
 		/* The one that was found counts as queued until it runs. */
 		if (!visits)
-			join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
+			join_turn(slot, vm->nr_queued - 1, cpu, now);
 		return true;
 	}
 	return false;
@@ -593,7 +596,7 @@ __noinline int dispatch_kept(s32 cpu, u64 now)
 		vm = kept ? vm_slot(slot) : NULL;
 		if (!vm || !start_vcpu(kept, slot, vm_slice(vm, false, now), BOOST_NONE, cpu))
 			continue;
-		join_turn(vm, slot, vm->nr_queued - 1, cpu, now);
+		join_turn(slot, vm->nr_queued - 1, cpu, now);
 		return true;
 	}
 	return false;
@@ -745,7 +748,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 			c->brief = 0;
 			c->donates_until = now + slice;
 			scx_bpf_task_set_slice(prev, slice);
-			join_turn(vm, slot, vm->nr_queued, cpu, now);
+			join_turn(slot, vm->nr_queued, cpu, now);
 			c->turn_start = vm->turn_start;
 		}
 		return;

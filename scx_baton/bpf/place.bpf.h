@@ -301,34 +301,50 @@ static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
 /* With the first that may be preempted so many for one that is better to preempt. */
 #define MORE_LOOKS 8
 
+/* What a task that wakes finds on a pCPU, the better the higher. */
+enum room {
+	ROOM_NONE,
+	ROOM_IN_GANG, /* it may preempt what runs there, one of a whole gang */
+	ROOM_TAKEN, /* another one that it may preempt */
+	ROOM_POLLS, /* a vCPU that has halted: it costs nobody anything */
+};
+
 /*
- * Room for @p, which has just woken and found no idle pCPU: a pCPU where a vCPU polls, as that
- * costs nobody anything, or else one that it may preempt, at home if possible, and rather not one
- * of a whole gang; negative if there is none. Not static: the verifier looks at such a function
- * once.
+ * The room on @cpu, if it is better than @best: for a vCPU of the VM in @slot, or else a host task
+ * at @vtime. Not static, as above.
+ */
+__noinline int room_on(s32 cpu, u32 slot, u64 vtime, u32 best, u64 now)
+{
+	if (count(COUNT_POLLING) && !cpu_ctx(cpu)->kicked && polls(cpu))
+		return ROOM_POLLS;
+	if (best >= ROOM_TAKEN || !may_preempt(cpu, slot, vtime, now))
+		return ROOM_NONE;
+	return runs_whole_gang(cpu) ? ROOM_IN_GANG : ROOM_TAKEN;
+}
+
+/*
+ * The pCPU with the best room for @p, which has just woken and found no idle one, at home if
+ * possible; negative if there is none. Not static, as above.
  */
 __noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
-	s32 home = scx_bpf_task_cpu(p), cpu, best = -1;
+	s32 home = scx_bpf_task_cpu(p), cpu, at = -1;
 	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS, more = MORE_LOOKS;
-	u64 polling = count(COUNT_POLLING);
-	bool whole = true;
+	u32 room, best = ROOM_NONE, enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN;
 
 	bpf_for(i, 0, looks) {
 		cpu = near_cpu(home, i);
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		if (polling && !cpu_ctx(cpu)->kicked && polls(cpu))
-			return cpu;
-		if (whole && may_preempt(cpu, slot, vtime, now)) {
-			whole = runs_whole_gang(cpu);
-			if (best < 0 || !whole)
-				best = cpu;
+		room = room_on(cpu, slot, vtime, best, now);
+		if (room > best) {
+			best = room;
+			at = cpu;
 		}
-		if (best >= 0 && !polling && (!whole || !--more))
+		if (best >= enough || (best == ROOM_IN_GANG && enough == ROOM_TAKEN && !--more))
 			break;
 	}
-	return best;
+	return at;
 }
 
 /* What runs on @cpu is preempted for @p: what --stats tells of that. */
@@ -345,21 +361,25 @@ static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slo
 }
 
 /* Make room for @p, which has just woken, and waits in its queue. */
-static void preempt_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+__noinline int preempt_for(struct task_struct *p __arg_trusted, const struct task_ctx *t,
+			   struct vm_ctx *vm, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), best;
 	struct cpu_ctx *c = cpu_ctx(home);
 
+	if (!t)
+		return 0;
 	/* The sibling there had a longer slice, as all had a pCPU. */
 	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
 	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
 		ends_in(home, now, CROWDED_SLICE_NS);
 	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
 	if (best < 0)
-		return;
+		return 0;
 	count_preemption(best, home, vm, t->vm);
 	cpu_ctx(best)->brief = !vm;
 	preempt(best);
+	return 0;
 }
 
 /*
@@ -460,13 +480,15 @@ static void rejoin_turn(struct task_struct *p, struct task_ctx *t, struct vm_ctx
  * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
  * sooner than it should gets less.
  */
-static u64 limit_lead(const struct task_struct *p, struct task_ctx *t)
+__noinline u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
 	u64 entities = everybody.wants_before >> EPOCH_SHIFT, latest;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 	bool limited;
 
+	if (!t)
+		return HOST_SLICE_NS;
 	/* Thousands that start at once are counted there as they come to run. */
 	if (waiting > 0 && entities < waiting)
 		entities = waiting;

@@ -106,11 +106,11 @@ __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
  * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
  * soon end the scheduler because it has not run.
  */
-static u64 throttled_until(const struct task_ctx *t, u64 now)
+__noinline u64 held_until(const struct task_ctx *t, u64 now)
 {
 	u64 until, rescue, since;
 
-	if (!t->nr_quotas)
+	if (!t)
 		return 0;
 	until = quotas_release(t, now);
 	if (!until)
@@ -122,6 +122,12 @@ static u64 throttled_until(const struct task_ctx *t, u64 now)
 	if (!vtime_before(now, rescue))
 		return 0;
 	return vtime_before(rescue, until) ? rescue : until;
+}
+
+/* The same; most tasks have no quotas above them. */
+static u64 throttled_until(const struct task_ctx *t, u64 now)
+{
+	return t->nr_quotas ? held_until(t, now) : 0;
 }
 
 /* A task has run that has quotas above it. Not static, as above. */
@@ -150,10 +156,14 @@ __noinline int quotas_charge(const struct task_ctx *t, u64 ran)
 
 /* @at becomes @release, if that is earlier or @at is 0; whether it does. Of several the earliest
  * stays. */
-static bool make_earlier(u64 *at, u64 release)
+__noinline int make_earlier(u64 *at, u64 release)
 {
-	u64 is = *at, was;
+	u64 is, was;
 	u32 i;
+
+	if (!at)
+		return false;
+	is = *at;
 
 	bpf_for(i, 0, MAX_RACERS) {
 		if (is && !vtime_before(release, is))
@@ -167,30 +177,31 @@ static bool make_earlier(u64 *at, u64 release)
 }
 
 /* The timer is to look at @at, or before. */
-static void set_timer(u64 at, u64 now)
+__noinline int set_timer(u64 at, u64 now)
 {
 	struct park_timer *timer;
 	u32 only = 0;
 	u64 armed;
 
 	if (!make_earlier(&parked_until, at))
-		return;
+		return 0;
 	timer = bpf_map_lookup_elem(&park_timers, &only);
 	if (!timer)
-		return;
+		return 0;
 	bpf_timer_start(&timer->timer, vtime_before(now, at) ? at - now : 1, 0);
 	/* Another pCPU may have started it for an earlier time in between, which this one was to
 	 * replace. */
 	armed = *(volatile u64 *)&parked_until;
 	if (armed && vtime_before(armed, at))
 		bpf_timer_start(&timer->timer, vtime_before(now, armed) ? armed - now : 1, 0);
+	return 0;
 }
 
 /* The timer is to look at all again at @release, also if it is on its way through them now. */
-static void look_again(u64 release, u64 now)
+__noinline int look_again(u64 release, u64 now)
 {
 	make_earlier(&next_release, release);
-	set_timer(release, now);
+	return set_timer(release, now);
 }
 
 /* A cgroup's quota in µs as the kernel gives it, ~0: none; *@quota is its slot, 0: none. */

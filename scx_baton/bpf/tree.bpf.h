@@ -148,41 +148,52 @@ __noinline int note_quota(struct task_ctx *t, u32 quota)
 	return 0;
 }
 
+/* What is kept of the cgroup at @level of the path to @cgrp, or NULL. */
+static struct cgrp_ctx *cgrp_at(struct cgroup *cgrp, s32 level)
+{
+	struct cgroup *at = level < 0 ? NULL : bpf_cgroup_ancestor(cgrp, level);
+	struct cgrp_ctx *c;
+
+	if (!at)
+		return NULL;
+	c = bpf_cgrp_storage_get(&cgroups, at, 0, 0);
+	bpf_cgroup_release(at);
+	return c;
+}
+
 /* The cpu.weight of @cgrp changes: at once also in what its siblings are measured against. */
 static void change_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0), *parent;
-	struct cgroup *above;
 	u64 was, is;
 
 	if (!c)
 		return;
-	above = cgrp->level > 0 ? bpf_cgroup_ancestor(cgrp, cgrp->level - 1) : NULL;
-	if (above) {
-		parent = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
+	parent = cgrp_at(cgrp, cgrp->level - 1);
+	/* It may have been counted there for less. */
+	if (parent) {
 		is = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
 		was = is * c->weight;
 		is *= weight;
-		/* It may have been counted there for less. */
-		if (parent)
-			parent->sum_before =
-				parent->sum_before > was ? parent->sum_before - was + is : is;
-		bpf_cgroup_release(above);
+		parent->sum_before = parent->sum_before > was ? parent->sum_before - was + is : is;
 	}
 	c->weight = weight;
 	__sync_fetch_and_add(&cgroup_gen, 1);
 }
 
-/* What a child gets of a cgroup's share. Weights can be 1: they are compared in 256ths. */
-static u64 share_of(u64 share, const struct cgrp_ctx *c, u32 weight)
+/*
+ * What a child gets of a cgroup's @share, where @sum is that of all its children. Weights can be 1:
+ * they are compared in 256ths.
+ */
+static u64 share_of(u64 share, u64 sum, u32 weight)
 {
-	return tree_share(share, weight << 8, c->sum_before >> (EPOCH_SHIFT - 8));
+	return tree_share(share, weight << 8, sum >> (EPOCH_SHIFT - 8));
 }
 
 /* Is the cgroup at @level of a vCPU's path one that all vCPUs of the VM are in? */
-static bool vm_shares(struct vm_ctx *vm, u64 cgroup, u32 level, bool first)
+static bool vm_shares(struct vm_ctx *vm, const struct cgrp_ctx *c, u32 level, bool first)
 {
-	u64 *at = &vm->path[level & (MAX_LEVELS - 1)];
+	u64 *at = &vm->path[level & (MAX_LEVELS - 1)], cgroup = (u64)c;
 
 	if (level >= MAX_LEVELS)
 		return false;
@@ -209,58 +220,73 @@ static u64 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 epoch)
 	return all < epochs * EPOCH_NS ? all : epochs * EPOCH_NS;
 }
 
+/* A walk along the path from the root to a task's cgroup. */
+struct walk {
+	u64 share; /* what the task or the VM gets of all */
+	u64 inner; /* what the vCPU weighs inside its VM */
+	u64 epoch;
+	u64 sum; /* sum_before of the cgroup at @parent */
+	s32 parent; /* level of the last one that counts its children; negative: none */
+	bool first; /* of this VM */
+	bool waited;
+};
+
 /*
- * Walk the path from the root to @p's cgroup: note the quotas on it, count what is on it, and
- * tell in @share what the task or the VM gets of all, and in @inner what the vCPU weighs inside
- * its VM.
+ * The walk to @cgrp has come to @level: note the quota there, count the cgroup, and take its share.
+ * Not static, as above.
  */
-static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now,
-		      u64 *share, u64 *inner)
+__noinline int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct walk *w,
+			  struct task_ctx *t, struct vm_ctx *vm)
 {
-	struct cgroup *cgrp = scx_bpf_task_cgroup(p), *above;
-	struct cgrp_ctx *c, *parent = NULL;
-	bool first = vm && !vm->levels;
-	u32 weight = p->scx.weight;
-	u64 epoch = now >> EPOCH_SHIFT, wants = 0;
-	bool counts = !vm || vm->counted != epoch, waited;
-	int level;
+	struct cgrp_ctx *c = cgrp_at(cgrp, level);
+
+	if (!c || !w)
+		return 0;
+	if (c->quota)
+		note_quota(t, c->quota);
+	if (vm && !vm_shares(vm, c, level, w->first)) {
+		w->inner = w->inner * c->weight / WEIGHT_DFL;
+		return 0;
+	}
+	begin_epoch(c, w->epoch, w->waited);
+	if (w->parent >= 0) {
+		w->share = share_of(w->share, w->sum, c->weight);
+		if (c->counted != w->epoch)
+			count_cgroup(cgrp_at(cgrp, w->parent), c, w->epoch, w->waited);
+	}
+	w->sum = c->sum_before;
+	w->parent = level;
+	return 0;
+}
+
+/* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
+static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, struct walk *w)
+{
+	struct cgroup *cgrp = scx_bpf_task_cgroup(p);
+	bool counts = !vm || vm->counted != w->epoch;
+	u32 level, weight = p->scx.weight;
+	u64 wants = 0;
 
 	if (!cgrp)
 		return;
 	if (counts)
-		wants = wanted(t, vm, epoch);
-	waited = wants > EPOCH_NS;
-	if (vm && !first && vm->levels > cgrp->level + 1)
+		wants = wanted(t, vm, w->epoch);
+	w->waited = wants > EPOCH_NS;
+	w->first = vm && !vm->levels;
+	if (vm && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
-	bpf_for(level, 0, cgrp->level + 1) {
-		above = bpf_cgroup_ancestor(cgrp, level);
-		if (!above)
-			break;
-		c = bpf_cgrp_storage_get(&cgroups, above, 0, 0);
-		if (c && vm && !vm_shares(vm, (u64)above, level, first)) {
-			*inner = *inner * c->weight / WEIGHT_DFL;
-		} else if (c) {
-			begin_epoch(c, epoch, waited);
-			if (parent) {
-				*share = share_of(*share, parent, c->weight);
-				count_cgroup(parent, c, epoch, waited);
-			}
-			parent = c;
+	bpf_for(level, 0, cgrp->level + 1)
+		walk_level(cgrp, level, w, t, vm);
+	if (vm && w->first)
+		vm->levels = cgrp->level + 1;
+	if (w->parent >= 0) {
+		w->share = share_of(w->share, w->sum, weight);
+		if (counts) {
+			count_child(cgrp_at(cgrp, w->parent), weight, wants);
+			count_child(&everybody, 0, wants);
 		}
-		if (c && c->quota)
-			note_quota(t, c->quota);
-		bpf_cgroup_release(above);
 	}
-	if (first)
-		vm->levels = cgrp->level + 1;
 	bpf_cgroup_release(cgrp);
-	if (!parent)
-		return;
-	*share = share_of(*share, parent, weight);
-	if (counts) {
-		count_child(parent, weight, wants);
-		count_child(&everybody, 0, wants);
-	}
 }
 
 /*
@@ -268,23 +294,29 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
  */
 __noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 {
-	u64 epoch = now >> EPOCH_SHIFT, share = TREE_ALL, inner = p->scx.weight, weight;
+	struct walk w = {
+		.share = TREE_ALL,
+		.inner = p->scx.weight,
+		.epoch = now >> EPOCH_SHIFT,
+		.parent = -1,
+	};
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm;
+	u32 weight;
 
 	if (!t)
 		return 0;
 	vm = vm_of(t);
 	t->weight_gen = gen;
 	t->nr_quotas = 0;
-	begin_epoch(&everybody, epoch, false);
-	walk_tree(p, t, vm, now, &share, &inner);
-	weight = tree_weight(share, everybody.wants_before >> (EPOCH_SHIFT - 8));
+	begin_epoch(&everybody, w.epoch, false);
+	walk_tree(p, t, vm, &w);
+	weight = tree_weight(w.share, everybody.wants_before >> (EPOCH_SHIFT - 8));
 	if (!vm) {
 		t->weight = weight;
 		return 0;
 	}
-	t->weight = inner * WEIGHT_AVERAGE / WEIGHT_DFL ?: 1;
+	t->weight = w.inner * WEIGHT_AVERAGE / WEIGHT_DFL ?: 1;
 	if (smt_active && has_core_cookie(p))
 		scx_bpf_exit(EXIT_CORE_SCHED, "vCPU thread %s[%d] has a core-scheduling cookie",
 			     p->comm, p->pid);
