@@ -11,10 +11,11 @@
 #include "wanted.bpf.h"
 
 /* @t waits from now on, in the queue of the VM whose vCPU it is, or in one for host tasks. */
-static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+verified_once int join_queue(struct task_struct *p __arg_trusted, struct task_ctx *t,
+			     struct vm_ctx *vm, u64 now)
 {
-	if (vm && t->queued_vm == t->vm)
-		return;
+	if (!t || (vm && t->queued_vm == t->vm))
+		return 0;
 	leave_host(t);
 	if (!vm) {
 		join_host(t, scx_bpf_task_cpu(p), is_bound(p));
@@ -31,13 +32,14 @@ static void join_queue(struct task_struct *p, struct task_ctx *t, struct vm_ctx 
 	}
 	/* Last: now it can leave. */
 	t->queued_at = now ?: 1;
+	return 0;
 }
 
 /*
  * It waits no longer. Two pCPUs may come here at once, one that runs it and one that has put it
- * into the queue: one of them counts. Not static: the verifier looks at such a function once.
+ * into the queue: one of them counts.
  */
-__noinline int leave_queue(struct task_ctx *t, u64 now)
+verified_once int leave_queue(struct task_ctx *t, u64 now)
 {
 	u64 since, waited, busy;
 	struct vm_ctx *vm;
@@ -75,20 +77,23 @@ __noinline int leave_queue(struct task_ctx *t, u64 now)
 }
 
 /* The vCPU @t of @vm ran for another @ran ns: do they halt often, or exit as they spin? */
-static void observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran)
+verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran)
 {
-	u64 seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran, halting, spins, costop;
+	u64 seen, halting, spins, costop;
 
+	if (!vm || !t)
+		return 0;
+	seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
 	if (vcpu_halts(vm, t->ran))
 		__sync_fetch_and_add(&vm->seen_halting, ran);
 	t->ran += ran;
 
 	/* A gang hardly spins within its turn: it takes more than one turn to tell. */
 	if (seen < 2 * vm_turn(vm))
-		return;
+		return 0;
 	/* Of the pCPUs that come here at once, one decides. */
 	if (__sync_val_compare_and_swap(&vm->seen_ns, seen, 0) != seen)
-		return;
+		return 0;
 	halting = __sync_lock_test_and_set(&vm->seen_halting, 0);
 	spins = __sync_lock_test_and_set(&vm->seen_spins, 0);
 	costop = __sync_lock_test_and_set(&vm->seen_costop, 0);
@@ -96,13 +101,14 @@ static void observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran)
 	vm->exits = vm_spins_exit(vm, seen, spins);
 	/* One that needs more than a cache's pCPUs is to wait for them: see gang.bpf.h. */
 	vm->torn = vm->nr_vcpus <= nr_near(cpu) && vm_torn(vm, seen, costop);
+	return 0;
 }
 
 /*
  * vCPU @id of the VM in @slot begins or ends to run on @cpu: it has taken, or takes, what it was
- * sent. Not static: the verifier looks at such a function once.
+ * sent.
  */
-__noinline int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
+verified_once int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 {
 	u64 key = vcpu_key(slot, id), *here = bpf_map_lookup_elem(&vcpu_on_cpu, &cpu);
 	struct vm_ctx *vm = vm_slot(slot);
@@ -130,9 +136,29 @@ __noinline int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 	return 0;
 }
 
+/* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
+verified_once int charge_host(const struct task_struct *p __arg_trusted, struct task_ctx *t,
+			      s32 cpu, u64 ran)
+{
+	if (!t)
+		return 0;
+	t->wants += ran;
+	/* Its vtime is the VM's now. */
+	if (vm_of(t))
+		return 0;
+	if (is_wanted(cpu, NO_VM, is_bound(p)))
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
+				       vnow - t->seen_vnow, host_lag(t->weight));
+	else if (vtime_before(t->vtime, vnow))
+		/* Who runs, and takes nothing from anybody, is owed nothing, either. */
+		t->vtime = vnow;
+	t->seen_vnow = vnow;
+	return 0;
+}
+
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
-__noinline int charge(const struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
-		      u64 now)
+verified_once int charge(const struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
+			 u64 now)
 {
 	u64 ran, add, vtime, clamped;
 	struct vm_ctx *vm;
@@ -144,20 +170,8 @@ __noinline int charge(const struct task_struct *p __arg_trusted, struct task_ctx
 	t->run_at = now;
 	if (t->nr_quotas)
 		quotas_charge(t, ran);
-	if (!vm) {
-		/* A task that has just become a vCPU: its vtime is the VM's now. */
-		t->wants += ran;
-		if (vm_of(t))
-			return 0;
-		if (is_wanted(cpu, NO_VM, is_bound(p)))
-			t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
-					       vnow - t->seen_vnow, host_lag(t->weight));
-		else if (vtime_before(t->vtime, vnow))
-			/* Who runs, and takes nothing from anybody, is owed nothing, either. */
-			t->vtime = vnow;
-		t->seen_vnow = vnow;
-		return 0;
-	}
+	if (!vm)
+		return charge_host(p, t, cpu, ran);
 	t->vtime += weighted(ran, t->weight);
 	t->outside_ns += ran;
 	t->times.ran_ns += ran;

@@ -10,8 +10,7 @@
 
 #include "pick.bpf.h"
 
-/* Not static: the verifier looks at such a function once. */
-__noinline int invite(u32 slot, s32 cpu, u64 now)
+verified_once int invite(u32 slot, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	u32 i, llc, first, looks;

@@ -34,7 +34,7 @@ static s32 cpu_of(s32 pid)
  * The vCPU that @owing names waits: it runs on @cpu for as long as an IPI takes, and then what runs
  * there goes on.
  */
-static void give(u32 slot, u64 owing, s32 cpu, u32 why)
+verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 {
 	u64 key = vcpu_key(slot, owing >> 32);
 	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
@@ -43,17 +43,34 @@ static void give(u32 slot, u64 owing, s32 cpu, u32 why)
 	/* Two may have sent it an IPI at once: one serves it. */
 	if (!v || __sync_val_compare_and_swap(&v->waited, 1, 0) != 1 ||
 	    !lends(cpu, slot, why == BOOST_VISIT))
-		return;
+		return 0;
 	/* Before that pCPU can look. */
 	if (c->runs == RUNS_VCPU)
 		donates(c, c->pid, c->vm);
 	if (!start_vcpu((s32)owing, slot, BOOST_IPI_NS, why, cpu)) {
 		c->donor = 0;
-		return;
+		return 0;
 	}
 	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);
 	preempt(cpu);
 	look_soon(cpu, BOOST_IPI_NS);
+	return 0;
+}
+
+/*
+ * The pCPU @cpu is lent to one that owes @sender and may run there. False: there is nobody who
+ * could be lent any.
+ */
+verified_once int lend_cpu(u32 slot, u32 sender, s32 cpu)
+{
+	u64 owing;
+
+	if (!lends(cpu, slot, false))
+		return true;
+	owing = find_owing(slot, sender, cpu, true);
+	if (owing)
+		give(slot, owing, cpu, BOOST_SIBLING);
+	return owing || find_owing(slot, sender, -1, true);
 }
 
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
@@ -72,14 +89,8 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		cpu = at->cpu + i;
 		if (cpu >= nr_cpu_ids)
 			cpu -= nr_cpu_ids;
-		if (!lends(cpu, slot, false))
-			continue;
-		owing = find_owing(slot, sender, cpu, true);
-		/* Nobody at all, or nobody who may run there? */
-		if (!owing && !find_owing(slot, sender, -1, true))
+		if (!lend_cpu(slot, sender, cpu))
 			break;
-		if (owing)
-			give(slot, owing, cpu, BOOST_SIBLING);
 	}
 	/* No sibling can lend these a pCPU: each visits the one where it ran. */
 	bpf_for(i, 0, MAX_OWING) {

@@ -51,11 +51,15 @@ void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
  * @p runs on @cpu from now on, for its VM or as a host task. A thread can become a vCPU, or one
  * of another VM, while it runs. @picked: for a reason of its own, not on a slice given away.
  */
-static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool picked)
+verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
+			   bool picked)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *vm = vm_of(t);
+	struct vm_ctx *vm;
 
+	if (!t)
+		return 0;
+	vm = vm_of(t);
 	/* Not only where tasks queue: on an idle pCPU they never do. */
 	refresh_weight(p, t, vm, t->run_at);
 	if (!vm) {
@@ -63,7 +67,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool pi
 		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
 		c->runs = RUNS_HOST;
-		return;
+		return 0;
 	}
 	t->run_vm = t->vm;
 	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
@@ -90,6 +94,7 @@ static void runs_for(struct task_struct *p, struct task_ctx *t, s32 cpu, bool pi
 		vm->turn_ganged = 1;
 		stat_add(STAT_GANGS, 1);
 	}
+	return 0;
 }
 
 static void runs_no_more(struct task_ctx *t, s32 cpu)
@@ -290,8 +295,8 @@ static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
  * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
  * runqueues are locked, so the choice is noted here and made in dispatch().
  */
-static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct task_struct *to,
-		      u32 reason, s32 cpu)
+verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_ctx *from_t,
+			    struct task_struct *to __arg_trusted, u32 reason, s32 cpu)
 {
 	struct task_ctx *to_t = task_ctx(to);
 	struct vm_ctx *vm = to_t ? vm_of(to_t) : NULL;
@@ -299,7 +304,7 @@ static bool hand_over(struct task_struct *from, struct task_ctx *from_t, struct 
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 now = scx_bpf_now(), slice;
 
-	if (!vm || from_t->vm != to_t->vm) {
+	if (!vm || !from_t || from_t->vm != to_t->vm) {
 		stat_add(STAT_MISSED_FOREIGN, 1);
 		return false;
 	}
@@ -355,7 +360,7 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	struct task_ctx *from_t = task_ctx(from);
 	struct task_struct *better;
 	u32 reason = YIELD_NONE;
-	bool yields;
+	int yields;
 
 	if (!to) {
 		stat_add(STAT_PLAIN_YIELDS, 1);

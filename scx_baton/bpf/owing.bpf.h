@@ -54,7 +54,7 @@ struct {
 #define LEND_AFTER_NS 2000
 
 /* Does the thread @pid wait for the VM in @slot, and may it run on @cpu, or anywhere if below 0? */
-static bool waits_for(s32 pid, u32 slot, s32 cpu)
+verified_once int waits_for(s32 pid, u32 slot, s32 cpu)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	struct task_ctx *t;

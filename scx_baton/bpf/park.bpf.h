@@ -46,8 +46,8 @@ static bool parks(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct tas
 	return true;
 }
 
-/* Tasks at the head of a queue of host tasks that may not run now. Not static, as above. */
-__noinline int park_heads(u64 dsq, u64 now)
+/* Tasks at the head of a queue of host tasks that may not run now. */
+verified_once int park_heads(u64 dsq, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;

@@ -21,32 +21,65 @@
 #define MAX_STARVED_WALK 8
 #define MAX_STARVED_VCPUS 4
 
-/* VMs with a vCPU to run that waits near @llc: how many, and the least vtime of them. */
+/* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */
 struct vms_seen {
 	u64 least;
 	u32 nr;
 	u32 llc;
+	/* for which pCPU; @prev_vm is about to leave it */
+	s32 cpu;
+	u32 prev_vm;
+	/* the one after which the next in order is looked for, and that one */
+	u32 last;
+	u32 best;
+	u64 last_rank;
+	u64 best_rank;
 };
+
+/* Is the VM in @slot the one that is looked for, so far? */
+verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 rank;
+
+	if (!vm || !seen)
+		return 0;
+	if (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu)))
+		return 0;
+	if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
+		seen->least = vm->vtime;
+	rank = rank_on(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
+	if (seen->last != NO_VM &&
+	    (rank < seen->last_rank || (rank == seen->last_rank && slot <= seen->last)))
+		return 0;
+	if (seen->best == NO_VM || rank < seen->best_rank) {
+		seen->best = slot;
+		seen->best_rank = rank;
+	}
+	return 0;
+}
 
 /*
  * The VM that goes first on @cpu among those with a vCPU to run there, after @last in that order;
  * of equals, the one with the lower slot. A vCPU of @prev_vm, which is about to leave this pCPU,
  * still counts as running. All that were looked at are in @seen.
- *
- * Not static: the verifier looks at such a function once, not once for each way to its call.
  */
-__noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
+verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
 {
-	u64 rank, last_rank = 0, best_rank = 0, word;
+	u32 w, i, words = (vm_end() + 63) / 64;
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u32 slot, best = NO_VM, w, i, words = (vm_end() + 63) / 64;
 	struct vm_ctx *vm = vm_slot(last);
+	u64 word;
 
 	if (!seen)
 		return NO_VM;
-	if (vm)
-		last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
+	seen->cpu = cpu;
+	seen->prev_vm = prev_vm;
+	seen->last = last;
+	seen->best = NO_VM;
 	seen->nr = 0;
+	if (vm)
+		seen->last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
 	bpf_for(w, 0, words) {
 		word = *vms_near(seen->llc, w);
 		if (c->kept && seen->llc == llc_of(cpu) && w == (c->kept_vm & (MAX_VMS - 1)) / 64)
@@ -56,29 +89,15 @@ __noinline u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen 
 		bpf_for(i, 0, 64) {
 			if (!word)
 				break;
-			slot = w * 64 + __builtin_ctzll(word) ?: MAX_VMS;
+			look_at_vm(w * 64 + __builtin_ctzll(word) ?: MAX_VMS, seen, now);
 			word &= word - 1;
-			vm = vm_slot(slot);
-			if (!vm ||
-			    (slot != prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, cpu))))
-				continue;
-			if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
-				seen->least = vm->vtime;
-			rank = rank_on(c, slot, vm, vm->nr_running - (slot == prev_vm), now);
-			if (last != NO_VM &&
-			    (rank < last_rank || (rank == last_rank && slot <= last)))
-				continue;
-			if (best == NO_VM || rank < best_rank) {
-				best = slot;
-				best_rank = rank;
-			}
 		}
 	}
-	return best;
+	return seen->best;
 }
 
 /* A vCPU of the VM is about to run on @cpu, and @queued more wait. */
-__noinline int join_turn(u32 slot, s32 queued, s32 cpu, u64 now)
+verified_once int join_turn(u32 slot, s32 queued, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 
@@ -98,57 +117,93 @@ enum pass {
 	NR_PASSES,
 };
 
-/* Start the first one of the VM on @cpu that @pass looks at. Not static, as above. */
-__noinline int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
+/* A look along the vCPUs of the VM in @slot that wait. */
+struct walk_queue {
+	u64 now;
+	u64 first_vtime;
+	u64 slice; /* of the one that starts */
+	u32 slot;
+	u32 pass; /* enum pass */
+	u32 seen;
+	bool visits;
+};
+
+/* What comes of one of them. */
+enum walked { WALK_ON, WALK_PARKS, WALK_STARTS, WALK_ENDS };
+
+/* May @p start on @cpu? */
+verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu, struct walk_queue *w)
 {
-	struct vm_ctx *vm = vm_slot(slot);
-	u64 first_vtime = 0, window = pass == PASS_CACHED ? CACHE_WINDOW_NS : NEAR_WINDOW_NS, slice;
+	struct task_ctx *t = task_ctx(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm;
+	s32 leaves;
+
+	if (!w || !t || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return WALK_ON;
+	if ((w->pass != PASS_KEPT_OUT && kept_out(t, w->now)) || (is_kept(t) && t->last_cpu != cpu))
+		return WALK_ON;
+	if (throttled_until(t, w->now))
+		return WALK_PARKS;
+	if (w->pass <= PASS_NEAR) {
+		if (!w->seen++)
+			w->first_vtime = t->vtime;
+		if (w->seen > MAX_CACHE_WALK ||
+		    vtime_before(w->first_vtime + (w->pass == PASS_CACHED ? CACHE_WINDOW_NS
+									  : NEAR_WINDOW_NS),
+				 t->vtime))
+			return WALK_ENDS;
+		if (w->pass == PASS_CACHED ? t->last_cpu != cpu : t->queued_llc != llc_of(cpu) + 1)
+			return WALK_ON;
+	}
+	vm = vm_slot(w->slot);
+	if (!vm)
+		return WALK_ENDS;
 	/* Who gives way to a sibling waits, too. */
-	s32 leaves = c->runs == RUNS_VCPU && c->vm == slot;
+	leaves = c->runs == RUNS_VCPU && c->vm == w->slot;
+	if (w->visits)
+		w->slice = vm_visit(vm, vnow);
+	else
+		w->slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)),
+				    w->now);
+	t->boosted = w->visits ? BOOST_VISIT : BOOST_NONE;
+	return WALK_STARTS;
+}
+
+/* Start the first one of the VM on @cpu that @pass looks at. */
+verified_once int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 now)
+{
+	struct walk_queue w = {.now = now, .slot = slot, .pass = pass, .visits = visits};
 	struct task_struct *p;
 	struct task_ctx *t;
-	bool found = false;
-	u32 seen = zero;
+	u32 walked;
 
-	if (!vm)
-		return false;
 	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
-		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		walked = look_at_vcpu(p, cpu, &w);
+		if (walked == WALK_ON)
 			continue;
-		t = task_ctx(p);
-		if (!t || (pass != PASS_KEPT_OUT && kept_out(t, now)) ||
-		    (is_kept(t) && t->last_cpu != cpu) || parks(BPF_FOR_EACH_ITER, p, t, now))
-			continue;
-		if (pass <= PASS_NEAR) {
-			if (!seen++)
-				first_vtime = t->vtime;
-			if (seen > MAX_CACHE_WALK || vtime_before(first_vtime + window, t->vtime))
-				break;
-			if (pass == PASS_CACHED ? t->last_cpu != cpu
-						: t->queued_llc != llc_of(cpu) + 1)
-				continue;
-		}
-		if (visits)
-			slice = vm_visit(vm, vnow);
-		else
-			slice = vm_slice(
-				vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)), now);
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
-		t->boosted = visits ? BOOST_VISIT : BOOST_NONE;
-		found = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
-		if (found)
+		if (walked == WALK_ENDS)
 			break;
+		t = task_ctx(p);
+		if (!t)
+			continue;
+		if (walked == WALK_PARKS) {
+			parks(BPF_FOR_EACH_ITER, p, t, now);
+			continue;
+		}
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, w.slice);
+		if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
+			return true;
 		t->boosted = BOOST_NONE;
 	}
-	return found;
+	return false;
 }
 
 /*
  * Start one vCPU of the VM on @cpu: of those that are level, the one that ran here last, else the
- * one furthest behind. For a turn, or @visits. Not static, as above.
+ * one furthest behind. For a turn, or @visits.
  */
-__noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
+verified_once int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	u32 pass;
@@ -169,11 +224,10 @@ __noinline int dispatch_vcpu(u32 slot, s32 cpu, bool visits, u64 now)
 
 /*
  * A vCPU that has waited too long, of a VM that may well have had its share meanwhile. Those
- * furthest behind are the first in their VM's queue; a few are looked at each time. @waiting: vCPUs
- * that wait in all.
- * Not static, as above.
+ * furthest behind are the first in their VM's queue; a few are looked at each time. @waiting:
+ * vCPUs that wait in all.
  */
-__noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
+verified_once int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u32 i, slot, seen, end = vm_end(), walk = end - 1;
@@ -210,9 +264,9 @@ __noinline int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 
 /*
  * The thread @pid runs next on @cpu, for @slice and because of @why, if it waits for the VM in
- * @slot and may run there. Not static, as above.
+ * @slot and may run there.
  */
-__noinline int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
+verified_once int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 {
 	struct task_struct *p = bpf_task_from_pid(pid);
 	struct bpf_iter_scx_dsq it;
@@ -244,9 +298,8 @@ out:
 /* vCPUs of a VM that are looked at for one that waits for this pCPU alone. */
 #define MAX_BOUND_WALK 64
 
-/* One of those in the queue of the VM in @slot that wait for @cpu alone, or 0. Not static, as
- * above. */
-__noinline s32 find_bound(u32 slot, s32 cpu)
+/* One of those in the queue of the VM in @slot that wait for @cpu alone, or 0. */
+verified_once s32 find_bound(u32 slot, s32 cpu)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	struct task_struct *p;
@@ -293,9 +346,8 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 						running ? running->nr_running : 1);
 }
 
-/* The same for the one that the pCPU's record names; else who is next is noted there. Not static,
- * as above. */
-__noinline u64 bound_due(s32 cpu, u32 weight, u64 now)
+/* The same for the one that the pCPU's record names; else who is next is noted there. */
+verified_once u64 bound_due(s32 cpu, u32 weight, u64 now)
 {
 	struct bound_queue *b = bound_queue(cpu);
 	struct task_struct *p = bpf_task_from_pid(b->pid);
@@ -320,9 +372,9 @@ __noinline u64 bound_due(s32 cpu, u32 weight, u64 now)
 
 /*
  * Such a vCPU runs on @cpu next. What it displaces goes on afterwards, and is not to take the pCPU
- * of a sibling meanwhile. Not static, as above.
+ * of a sibling meanwhile.
  */
-__noinline int dispatch_bound(s32 cpu, u32 weight, u64 now)
+verified_once int dispatch_bound(s32 cpu, u32 weight, u64 now)
 {
 	struct bound_queue *b = bound_queue(cpu);
 	u64 slice = bound_due(cpu, weight, now);
@@ -388,9 +440,9 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 
 /*
  * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from; @asked:
- * somebody else asks for this pCPU. Not static, as above.
+ * somebody else asks for this pCPU.
  */
-__noinline int dispatch_given(s32 cpu, bool asked, u64 now)
+verified_once int dispatch_given(s32 cpu, bool asked, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	s32 donor = c->donor;
@@ -406,8 +458,8 @@ __noinline int dispatch_given(s32 cpu, bool asked, u64 now)
 	return donor && !asked && dispatch_donor(c, donor, cpu, now);
 }
 
-/* Host tasks of other LLCs, when there is nothing closer to run. Not static, as above. */
-__noinline int steal_host_task(s32 cpu)
+/* Host tasks of other LLCs, when there is nothing closer to run. */
+verified_once int steal_host_task(s32 cpu)
 {
 	u32 i, llc, home = cpu_llc[cpu & (MAX_CPUS - 1)];
 
@@ -471,8 +523,8 @@ static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
 	h->dsq = dsq;
 }
 
-/* The host tasks that wait for @cpu are candidates. Not static, as above. */
-__noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
+/* The host tasks that wait for @cpu are candidates. */
+verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
 {
 	u32 far;
 
@@ -494,9 +546,9 @@ __noinline int consider_host(struct host_pick *h, s32 cpu, u64 now)
 
 /*
  * Start the first one of @dsq on @cpu; if only tasks are there that may not run here, the next
- * best. Not static, as above.
+ * best.
  */
-__noinline int start_from(u64 dsq, s32 cpu)
+verified_once int start_from(u64 dsq, s32 cpu)
 {
 	return scx_bpf_dsq_move_to_local(dsq, 0) ||
 	       (dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
@@ -541,9 +593,9 @@ static struct task_struct *waits_long(const struct vm_ctx *vm, u32 slot, s32 cpu
 /*
  * The VM that goes first on @cpu of those that wait for long in another LLC, if well before @near,
  * of which one runs on if that is @prev_vm; any, if there is no @near and @idle. One other LLC is
- * looked at each time, or all. Not static, as above.
+ * looked at each time, or all.
  */
-__noinline u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
+verified_once u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 {
 	struct vm_ctx *near_vm = vm_slot(near), *vm;
 	struct cpu_ctx *c = cpu_ctx(cpu);
@@ -578,11 +630,8 @@ static bool dispatch_far(u32 near, u32 prev_vm, s32 cpu, const struct host_pick 
 	       dispatch_vcpu(far, cpu, false, now);
 }
 
-/*
- * @cpu would go idle: it takes a vCPU that is kept for another pCPU of this cache. Not static, as
- * above.
- */
-__noinline int dispatch_kept(s32 cpu, u64 now)
+/* @cpu would go idle: it takes a vCPU that is kept for another pCPU of this cache. */
+verified_once int dispatch_kept(s32 cpu, u64 now)
 {
 	u32 i, looks = nr_near(cpu) < MAX_LOOKS ? nr_near(cpu) : MAX_LOOKS, slot;
 	struct cpu_ctx *c;
@@ -617,7 +666,7 @@ static void look_when_idle(s32 cpu)
 }
 
 /* @cpu would go idle, where @waiting vCPUs wait in all. */
-static bool dispatch_rest(s32 cpu, u64 waiting, u64 now)
+verified_once int dispatch_rest(s32 cpu, u64 waiting, u64 now)
 {
 	/* Known as it is loaded: one LLC is no loop. */
 	if ((nr_llcs > 1 && steal_host_task(cpu)) || (waiting && dispatch_kept(cpu, now)))
@@ -643,49 +692,193 @@ static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
 }
 
 /*
- * The next task for @cpu, where @prev has used up its slice, sleeps, or was preempted: a
- * boosted vCPU, or one of the VM that preempted, else whoever is furthest behind of the
- * host tasks that may run here and the VMs, where a VM in its turn goes before other VMs.
- * @prev is a candidate like any.
- *
- * Whenever there is a choice, the one that is furthest behind tells how far all have come.
+ * Somebody goes before all others on @cpu: one that waits for this pCPU alone, where a host task
+ * of @weight leaves it (0: none does), one that has waited for too long, or one of the VM
+ * @invited.
+ */
+verified_once int dispatch_urgent(s32 cpu, u32 weight, u32 invited, u64 waiting, u64 now)
+{
+	if (bound_queue(cpu)->nr > 0 && dispatch_bound(cpu, weight, now))
+		return true;
+	return (waiting && dispatch_starved(cpu, waiting, now)) ||
+	       (invited && dispatch_vcpu(invited, cpu, false, now));
+}
+
+/*
+ * May @prev, which has run on @cpu, not go on there? One that polls gives way to whoever has
+ * @asked.
+ */
+verified_once int must_leave(struct task_struct *prev __arg_trusted, const struct task_ctx *t,
+			     s32 cpu, bool asked, u64 now)
+{
+	return !t || !bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || t->leaves_for ||
+	       throttled_until(t, now) || (asked && t->halted_at && !t->slept_at);
+}
+
+/* What comes of the VM that goes first. */
+enum tried { TRIED_IN_VAIN, TRIED_STARTS, TRIED_GOES_ON };
+
+/*
+ * The VM in @slot goes first on @cpu; @t is its vCPU that has run there, if any. That one goes on,
+ * unless a sibling that may run here is behind it.
+ */
+verified_once int try_vm(u32 slot, const struct task_ctx *t, s32 cpu, u64 now)
+{
+	bool goes_on = t && !kept_out(t, now);
+	u64 other;
+
+	if ((!goes_on || (peek_vtime(vm_dsq(slot), &other) && vtime_before(other, t->vtime))) &&
+	    dispatch_vcpu(slot, cpu, false, now))
+		return TRIED_STARTS;
+	return goes_on ? TRIED_GOES_ON : TRIED_IN_VAIN;
+}
+
+/* The vCPU @p of the VM in @slot goes on, on @cpu. */
+verified_once int go_on(struct task_struct *p __arg_trusted, u32 slot, s32 cpu, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 slice;
+
+	if (!vm)
+		return 0;
+	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p)), now);
+	runs_until(p, vm, cpu, slice, now);
+	/* Who asked has gone elsewhere. */
+	c->brief = 0;
+	c->donates_until = now + slice;
+	scx_bpf_task_set_slice(p, slice);
+	join_turn(slot, vm->nr_queued, cpu, now);
+	c->turn_start = vm->turn_start;
+	return 0;
+}
+
+/*
+ * None of those that go first may run on @cpu: @any VM that may, or a host task, or somebody from
+ * afar.
+ */
+verified_once int dispatch_last(s32 cpu, bool any, u64 waiting, u64 now)
+{
+	return (any && dispatch_any(cpu_ctx(cpu), cpu, now)) || scx_bpf_dsq_move_to_local(cpu, 0) ||
+	       scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0) || dispatch_rest(cpu, waiting, now);
+}
+
+/* Who goes first on a pCPU: what is known of that when one after the other is tried. */
+struct order {
+	struct host_pick host;
+	struct vms_seen vms;
+	u64 least; /* vtime of all VMs */
+	u64 now;
+	u32 slot; /* of the VM that is tried, after the one that went before it in order */
+	u32 prev_vm;
+	bool again;
+	bool choice; /* the one that is furthest behind tells how far all have come */
+};
+
+/*
+ * Try the VM that is next in @o, or the host task that goes before it; @t is what is known of
+ * @prev, if that may go on.
+ */
+verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable,
+			   const struct task_ctx *t, s32 cpu, struct order *o)
+{
+	struct vm_ctx *vm;
+	u32 tried;
+
+	if (!o)
+		return TRIED_STARTS;
+	if (o->again)
+		o->slot = next_vm(o->slot, o->prev_vm, cpu, o->now, &o->vms);
+	vm = vm_slot(o->slot);
+	if (o->host.found && (!vm || host_goes_first(o->host.vtime, vm->vtime, vnow))) {
+		if (o->choice)
+			raise_vnow(cpu, o->host.vtime - o->host.later, o->now);
+		if (start_host(&o->host, cpu, prev))
+			return TRIED_STARTS;
+		o->host.found = false;
+	}
+	if (!vm)
+		return TRIED_IN_VAIN;
+	tried = try_vm(o->slot, o->slot == o->prev_vm ? t : NULL, cpu, o->now);
+	if (tried != TRIED_IN_VAIN && !o->again && o->choice)
+		raise_vnow(cpu, o->least, o->now);
+	if (tried == TRIED_GOES_ON && prev)
+		go_on(prev, o->slot, cpu, o->now);
+	o->again = true;
+	return tried;
+}
+
+/*
+ * Whoever is furthest behind of the host tasks that may run on @cpu and the VMs, where a VM in its
+ * turn goes before other VMs. @prev is a candidate like any, if @t, what is known of it, is given.
+ */
+verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nullable,
+				 const struct task_ctx *t, s32 cpu, u64 waiting, u64 now)
+{
+	struct order o = {.vms.llc = llc_of(cpu), .now = now, .prev_vm = NO_VM, .slot = NO_VM};
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 try;
+
+	if (t && vm_of(t)) {
+		o.prev_vm = t->vm;
+	} else if (t) {
+		o.host.found = o.host.runs = true;
+		o.host.vtime = t->vtime;
+		o.host.seen = 1;
+	}
+	consider_host(&o.host, cpu, now);
+	if (waiting || o.prev_vm != NO_VM)
+		o.slot = next_vm(NO_VM, o.prev_vm, cpu, now, &o.vms);
+	if (nr_llcs > 1 && waiting && dispatch_far(o.slot, o.prev_vm, cpu, &o.host, now))
+		return true;
+	o.least = o.vms.least;
+	/* Who sleeps now may have been here a moment ago. */
+	o.choice = o.host.seen + o.vms.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
+
+	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
+	if (o.slot == NO_VM) {
+		if (o.host.found && (o.choice || now - c->vm_ran_at < 2 * TURN_NS))
+			raise_vnow(cpu, o.host.vtime - o.host.later, now);
+		return (o.host.found && start_host(&o.host, cpu, prev)) ||
+		       dispatch_rest(cpu, waiting, now);
+	}
+
+	bpf_for(try, 0, MAX_TRIES) {
+		if (try_next(prev, t, cpu, &o) != TRIED_IN_VAIN)
+			return true;
+		if (o.slot == NO_VM)
+			break;
+	}
+	return dispatch_last(cpu, o.slot != NO_VM, t ? 0 : waiting, now);
+}
+
+/*
+ * The next task for @cpu, where @prev has used up its slice, sleeps, or was preempted: who is
+ * boosted, or goes before all others, or else the first one in order.
  */
 static void pick_next(s32 cpu, struct task_struct *prev)
 {
 	bool prev_runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	struct task_ctx *prev_t = prev_runnable ? task_ctx(prev) : NULL;
-	u32 slot, prev_vm = NO_VM, try, invited;
+	u64 now = scx_bpf_now(), waiting = count(COUNT_WAITING);
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct host_pick host = {};
-	struct vms_seen seen = {.llc = llc_of(cpu)};
-	u64 now = scx_bpf_now(), waiting = count(COUNT_WAITING), other, slice, least;
-	bool choice, goes_on, sibling_first, asked = c->kicked;
-	struct vm_ctx *vm;
+	bool asked = c->kicked;
+	u32 invited;
 	s32 yielded;
 
 	c->kicked = 0;
 	invited = take_invitation(c);
 	if (prev_t)
 		charge(prev, prev_t, cpu, now);
-	if (prev_t && vm_of(prev_t))
-		prev_vm = prev_t->vm;
 	yielded = c->boost_pid;
 	if ((c->boost_pid || c->donor) && dispatch_given(cpu, asked, now))
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
-	if (bound_queue(cpu)->nr > 0 &&
-	    dispatch_bound(cpu, prev_t && prev_vm == NO_VM ? prev_t->weight : 0, now))
+	if (dispatch_urgent(cpu, prev_t && !vm_of(prev_t) ? prev_t->weight : 0, invited, waiting,
+			    now))
 		return;
-	if (waiting && dispatch_starved(cpu, waiting, now))
-		return;
-	if (invited && dispatch_vcpu(invited, cpu, false, now))
-		return;
-
-	/* One that polls gives way to whoever asks. */
-	if (prev_t &&
-	    (!bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || prev_t->leaves_for ||
-	     throttled_until(prev_t, now) || (asked && prev_t->halted_at && !prev_t->slept_at))) {
+	if (prev_t && must_leave(prev, prev_t, cpu, asked, now)) {
 		prev_t = NULL;
 		/*
 		 * One that exits, or must not migrate now, is put back here without enqueue(), and
@@ -693,74 +886,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		 */
 		scx_bpf_kick_cpu(cpu, 0);
 	}
-	if (!prev_t) {
-		prev_vm = NO_VM;
-	} else if (prev_vm == NO_VM) {
-		host.found = host.runs = true;
-		host.vtime = prev_t->vtime;
-		host.seen = 1;
-	}
-	consider_host(&host, cpu, now);
-	slot = waiting || prev_vm != NO_VM ? next_vm(NO_VM, prev_vm, cpu, now, &seen) : NO_VM;
-	if (nr_llcs > 1 && waiting && dispatch_far(slot, prev_vm, cpu, &host, now))
-		return;
-	least = seen.least;
-	/* Who sleeps now may have been here a moment ago. */
-	choice = host.seen + seen.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
-
-	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
-	if (slot == NO_VM) {
-		if (host.found && (choice || now - c->vm_ran_at < 2 * TURN_NS))
-			raise_vnow(cpu, host.vtime - host.later, now);
-		if (!host.found || !start_host(&host, cpu, prev))
-			dispatch_rest(cpu, waiting, now);
-		return;
-	}
-
-	bpf_for(try, 0, MAX_TRIES) {
-		if (try)
-			slot = next_vm(slot, prev_vm, cpu, now, &seen);
-		vm = vm_slot(slot);
-		if (host.found && (!vm || host_goes_first(host.vtime, vm->vtime, vnow))) {
-			if (choice)
-				raise_vnow(cpu, host.vtime - host.later, now);
-			if (start_host(&host, cpu, prev))
-				return;
-			host.found = false;
-		}
-		if (!vm)
-			break;
-		/* The vCPU that was running goes on, unless a sibling that may run here is behind
-		 * it. */
-		goes_on = slot == prev_vm && prev_t && !kept_out(prev_t, now);
-		sibling_first = !goes_on || (peek_vtime(vm_dsq(slot), &other) &&
-					     vtime_before(other, prev_t->vtime));
-		if (sibling_first && dispatch_vcpu(slot, cpu, false, now))
-			goes_on = false;
-		else if (!goes_on)
-			continue;
-		if (!try && choice)
-			raise_vnow(cpu, least, now);
-		if (goes_on) {
-			slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(prev)), now);
-			runs_until(prev, vm, cpu, slice, now);
-			/* Who asked has gone elsewhere. */
-			c->brief = 0;
-			c->donates_until = now + slice;
-			scx_bpf_task_set_slice(prev, slice);
-			join_turn(slot, vm->nr_queued, cpu, now);
-			c->turn_start = vm->turn_start;
-		}
-		return;
-	}
-
-	if (vm && dispatch_any(c, cpu, now))
-		return;
-	if (scx_bpf_dsq_move_to_local(cpu, 0) || scx_bpf_dsq_move_to_local(llc_dsq(cpu), 0) ||
-	    dispatch_rest(cpu, prev_t ? 0 : waiting, now))
-		return;
 	/* A spinner that is kept out has the pCPU rather than nobody. */
-	if (prev_t)
+	if (!dispatch_order(prev, prev_t, cpu, waiting, now) && prev_t)
 		scx_bpf_task_set_slice(prev, KEEP_OUT_NS);
 }
 

@@ -159,10 +159,9 @@ static void stay(struct task_ctx *t)
 
 /*
  * The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
- * Not static: the verifier looks at such a function once.
  */
-__noinline u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
-		       u64 now)
+verified_once u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
+			  u64 now)
 {
 	bool claims;
 
@@ -184,11 +183,8 @@ static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm,
 			     turns_of(running, running->nr_vcpus));
 }
 
-/*
- * Does a vCPU run on @cpu that has halted?
- * Not static: the verifier looks at such a function once.
- */
-__noinline int polls(s32 cpu)
+/* Does a vCPU run on @cpu that has halted? */
+verified_once int polls(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
@@ -197,10 +193,10 @@ __noinline int polls(s32 cpu)
 }
 
 /*
- * May a waking task preempt what @cpu runs? It is a vCPU of the VM in @slot, or else a host task at
- * @vtime. Not static, as above.
+ * May a waking task preempt what @cpu runs? It is a vCPU of the VM in @slot, or else a host task
+ * at @vtime.
  */
-__noinline int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
+verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot), *running;
 	struct cpu_ctx *c = cpu_ctx(cpu);
@@ -242,8 +238,8 @@ static inline bool is_kept(const struct task_ctx *t)
 	return t->queued_llc & KEPT_NEAR;
 }
 
-/* Others may have the vCPU that is kept for @cpu. Not static: the verifier looks at it once. */
-__noinline int release(s32 cpu)
+/* Others may have the vCPU that is kept for @cpu. */
+verified_once int release(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_struct *p = bpf_task_from_pid(c->kept);
@@ -309,42 +305,61 @@ enum room {
 	ROOM_POLLS, /* a vCPU that has halted: it costs nobody anything */
 };
 
-/*
- * The room on @cpu, if it is better than @best: for a vCPU of the VM in @slot, or else a host task
- * at @vtime. Not static, as above.
- */
-__noinline int room_on(s32 cpu, u32 slot, u64 vtime, u32 best, u64 now)
+/* The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime. */
+struct room_found {
+	u64 vtime;
+	u64 now;
+	u32 slot;
+	u32 room; /* enum room */
+	s32 cpu;
+	u32 enough; /* nothing better is looked for */
+	u32 more; /* looks, with the first that may be preempted */
+};
+
+/* Is there room on @cpu, and better than what was found? True: that will do. */
+verified_once int look_for_room(struct task_struct *p __arg_trusted, s32 cpu,
+				struct room_found *found)
 {
-	if (count(COUNT_POLLING) && !cpu_ctx(cpu)->kicked && polls(cpu))
-		return ROOM_POLLS;
-	if (best >= ROOM_TAKEN || !may_preempt(cpu, slot, vtime, now))
-		return ROOM_NONE;
-	return runs_whole_gang(cpu) ? ROOM_IN_GANG : ROOM_TAKEN;
+	u32 room = ROOM_NONE;
+
+	if (!found || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return false;
+	if (found->enough == ROOM_POLLS && !cpu_ctx(cpu)->kicked && polls(cpu))
+		room = ROOM_POLLS;
+	else if (found->room < ROOM_TAKEN &&
+		 may_preempt(cpu, found->slot, found->vtime, found->now))
+		room = runs_whole_gang(cpu) ? ROOM_IN_GANG : ROOM_TAKEN;
+	if (room > found->room) {
+		found->room = room;
+		found->cpu = cpu;
+	}
+	if (found->room == ROOM_IN_GANG && found->enough == ROOM_TAKEN && !--found->more)
+		return true;
+	return found->room >= found->enough;
 }
 
 /*
  * The pCPU with the best room for @p, which has just woken and found no idle one, at home if
- * possible; negative if there is none. Not static, as above.
+ * possible; negative if there is none.
  */
-__noinline s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
+verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
-	s32 home = scx_bpf_task_cpu(p), cpu, at = -1;
-	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS, more = MORE_LOOKS;
-	u32 room, best = ROOM_NONE, enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN;
+	s32 home = scx_bpf_task_cpu(p);
+	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
+	struct room_found found = {
+		.vtime = vtime,
+		.now = now,
+		.slot = slot,
+		.cpu = -1,
+		.enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN,
+		.more = MORE_LOOKS,
+	};
 
 	bpf_for(i, 0, looks) {
-		cpu = near_cpu(home, i);
-		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-			continue;
-		room = room_on(cpu, slot, vtime, best, now);
-		if (room > best) {
-			best = room;
-			at = cpu;
-		}
-		if (best >= enough || (best == ROOM_IN_GANG && enough == ROOM_TAKEN && !--more))
+		if (look_for_room(p, near_cpu(home, i), &found))
 			break;
 	}
-	return at;
+	return found.cpu;
 }
 
 /* What runs on @cpu is preempted for @p: what --stats tells of that. */
@@ -361,8 +376,8 @@ static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slo
 }
 
 /* Make room for @p, which has just woken, and waits in its queue. */
-__noinline int preempt_for(struct task_struct *p __arg_trusted, const struct task_ctx *t,
-			   struct vm_ctx *vm, u64 now)
+verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct task_ctx *t,
+			      struct vm_ctx *vm, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), best;
 	struct cpu_ctx *c = cpu_ctx(home);
@@ -386,14 +401,18 @@ __noinline int preempt_for(struct task_struct *p __arg_trusted, const struct tas
  * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
  * there goes on when it sleeps, or at the first tick after its slice.
  */
-static bool wakes_as_visitor(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm,
-			     u64 enq_flags, u64 now)
+verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct task_ctx *t,
+				   struct vm_ctx *vm, u64 enq_flags, u64 now)
 {
-	s32 cpu = vm_behind(vm, vnow) ? find_room(p, t->vm, t->vtime, now) : -1;
-	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct cpu_ctx *c;
+	s32 cpu;
 
+	if (!t || !vm || !vm_behind(vm, vnow))
+		return false;
+	cpu = find_room(p, t->vm, t->vtime, now);
 	if (cpu < 0)
 		return false;
+	c = cpu_ctx(cpu);
 	count_preemption(cpu, scx_bpf_task_cpu(p), vm, t->vm);
 	stat_add(STAT_VISITS, 1);
 	if (c->runs == RUNS_VCPU && !c->donor)
@@ -480,7 +499,7 @@ static void rejoin_turn(struct task_struct *p, struct task_ctx *t, struct vm_ctx
  * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
  * sooner than it should gets less.
  */
-__noinline u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
+verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
 	u64 entities = everybody.wants_before >> EPOCH_SHIFT, latest;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));

@@ -57,11 +57,8 @@ static struct quota *quota_slot(u32 slot)
 	return &quotas[slot & (MAX_QUOTAS - 1)];
 }
 
-/*
- * Begin the periods that have come since the last look; one of the pCPUs that see it does. Not
- * static: the verifier looks at such a function once.
- */
-__noinline int refill(struct quota *q, u64 now)
+/* Begin the periods that have come since the last look; one of the pCPUs that see it does. */
+verified_once int refill(struct quota *q, u64 now)
 {
 	u64 end, periods;
 	s64 left, add;
@@ -80,22 +77,28 @@ __noinline int refill(struct quota *q, u64 now)
 	return 0;
 }
 
-/* For tasks that have quotas above them. Not static, as above. */
-__noinline u64 quotas_release(const struct task_ctx *t, u64 now)
+/* When the quota in @slot lets tasks run again; 0: it does. */
+verified_once u64 released_at(u32 slot, u64 now)
+{
+	struct quota *q = quota_slot(slot);
+
+	if (!q->quota_ns)
+		return 0;
+	refill(q, now);
+	return quota_release(q, now);
+}
+
+/* For tasks that have quotas above them. */
+verified_once u64 quotas_release(const struct task_ctx *t, u64 now)
 {
 	u64 until = 0, release;
-	struct quota *q;
 	u32 i, nr;
 
 	if (!t)
 		return 0;
 	nr = t->nr_quotas;
 	bpf_for(i, 0, nr) {
-		q = quota_slot(t->quotas[i & (MAX_QUOTA_LEVELS - 1)]);
-		if (!q->quota_ns)
-			continue;
-		refill(q, now);
-		release = quota_release(q, now);
+		release = released_at(t->quotas[i & (MAX_QUOTA_LEVELS - 1)], now);
 		if (release && (!until || vtime_before(until, release)))
 			until = release;
 	}
@@ -106,7 +109,7 @@ __noinline u64 quotas_release(const struct task_ctx *t, u64 now)
  * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
  * soon end the scheduler because it has not run.
  */
-__noinline u64 held_until(const struct task_ctx *t, u64 now)
+verified_once u64 held_until(const struct task_ctx *t, u64 now)
 {
 	u64 until, rescue, since;
 
@@ -130,8 +133,8 @@ static u64 throttled_until(const struct task_ctx *t, u64 now)
 	return t->nr_quotas ? held_until(t, now) : 0;
 }
 
-/* A task has run that has quotas above it. Not static, as above. */
-__noinline int quotas_charge(const struct task_ctx *t, u64 ran)
+/* A task has run that has quotas above it. */
+verified_once int quotas_charge(const struct task_ctx *t, u64 ran)
 {
 	struct quota *q;
 	u32 i, nr;
@@ -156,7 +159,7 @@ __noinline int quotas_charge(const struct task_ctx *t, u64 ran)
 
 /* @at becomes @release, if that is earlier or @at is 0; whether it does. Of several the earliest
  * stays. */
-__noinline int make_earlier(u64 *at, u64 release)
+verified_once int make_earlier(u64 *at, u64 release)
 {
 	u64 is, was;
 	u32 i;
@@ -177,7 +180,7 @@ __noinline int make_earlier(u64 *at, u64 release)
 }
 
 /* The timer is to look at @at, or before. */
-__noinline int set_timer(u64 at, u64 now)
+verified_once int set_timer(u64 at, u64 now)
 {
 	struct park_timer *timer;
 	u32 only = 0;
@@ -198,7 +201,7 @@ __noinline int set_timer(u64 at, u64 now)
 }
 
 /* The timer is to look at all again at @release, also if it is on its way through them now. */
-__noinline int look_again(u64 release, u64 now)
+verified_once int look_again(u64 release, u64 now)
 {
 	make_earlier(&next_release, release);
 	return set_timer(release, now);

@@ -7,6 +7,13 @@
 
 #include "intf.h"
 
+/*
+ * A function that the verifier looks at once in each program, whatever its arguments are: one that
+ * is static it looks at for each way to each of its calls. Loops that do more than a step or two
+ * call one of these. So a load looks at 30,000 instructions; it was 131,000 without.
+ */
+#define verified_once __attribute__((noinline))
+
 /* Virtual machines by slot; slot 0 is NO_VM and stays unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -72,11 +72,10 @@ static u64 of_epoch(u64 counted, u64 *late, u64 gap)
 }
 
 /*
- * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. What was
- * counted long ago still counts if whoever comes has @waited since. Not static: the verifier looks
- * at such a function once, not once for each way to its call.
+ * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. What
+ * was counted long ago still counts if whoever comes has @waited since.
  */
-__noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch, bool waited)
+verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch, bool waited)
 {
 	u64 was, sum, wants;
 
@@ -96,9 +95,9 @@ __noinline int begin_epoch(struct cgrp_ctx *c, u64 epoch, bool waited)
 /*
  * A child of @c wanted the CPU for so long. One that waits for longer than an epoch is not seen in
  * some, and counts in others for that: a tenant would get more than its share, else, by starting
- * hundreds of VMs or threads. Not static, as above.
+ * hundreds of VMs or threads.
  */
-__noinline int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
+verified_once int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
 {
 	if (!c)
 		return 0;
@@ -112,11 +111,8 @@ __noinline int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
 	return 0;
 }
 
-/*
- * @c counts among the children of @parent, once an epoch, or for all since then if @waited. Not
- * static, as above.
- */
-__noinline int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch, bool waited)
+/* @c counts among the children of @parent, once an epoch, or for all since then if @waited. */
+verified_once int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch, bool waited)
 {
 	u64 epochs, wants;
 
@@ -130,9 +126,9 @@ __noinline int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epo
 
 /*
  * @t is below a cgroup with the quota in slot @quota. Of more than MAX_QUOTA_LEVELS the outer ones
- * are enforced: a tenant that nests them would end the scheduler for all, else. As above.
+ * are enforced: a tenant that nests them would end the scheduler for all, else.
  */
-__noinline int note_quota(struct task_ctx *t, u32 quota)
+verified_once int note_quota(struct task_ctx *t, u32 quota)
 {
 	u32 nr;
 
@@ -232,11 +228,11 @@ struct walk {
 };
 
 /*
- * The walk to @cgrp has come to @level: note the quota there, count the cgroup, and take its share.
- * Not static, as above.
+ * The walk to @cgrp has come to @level: note the quota there, count the cgroup, and take its
+ * share.
  */
-__noinline int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct walk *w,
-			  struct task_ctx *t, struct vm_ctx *vm)
+verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct walk *w,
+			     struct task_ctx *t, struct vm_ctx *vm)
 {
 	struct cgrp_ctx *c = cgrp_at(cgrp, level);
 
@@ -259,24 +255,38 @@ __noinline int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct w
 	return 0;
 }
 
-/* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
-static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, struct walk *w)
+/* All levels, from the root on. */
+verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, struct task_ctx *t,
+			    struct vm_ctx *vm)
 {
-	struct cgroup *cgrp = scx_bpf_task_cgroup(p);
-	bool counts = !vm || vm->counted != w->epoch;
-	u32 level, weight = p->scx.weight;
+	u32 level;
+
+	bpf_for(level, 0, cgrp->level + 1)
+		walk_level(cgrp, level, w, t, vm);
+	return 0;
+}
+
+/* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
+verified_once int walk_tree(struct task_struct *p __arg_trusted, struct task_ctx *t,
+			    struct vm_ctx *vm, struct walk *w)
+{
+	bool counts = !vm || (w && vm->counted != w->epoch);
+	struct cgroup *cgrp;
+	u32 weight = p->scx.weight;
 	u64 wants = 0;
 
+	if (!t || !w)
+		return 0;
+	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
-		return;
+		return 0;
 	if (counts)
 		wants = wanted(t, vm, w->epoch);
 	w->waited = wants > EPOCH_NS;
 	w->first = vm && !vm->levels;
 	if (vm && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
-	bpf_for(level, 0, cgrp->level + 1)
-		walk_level(cgrp, level, w, t, vm);
+	walk_path(cgrp, w, t, vm);
 	if (vm && w->first)
 		vm->levels = cgrp->level + 1;
 	if (w->parent >= 0) {
@@ -287,12 +297,11 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		}
 	}
 	bpf_cgroup_release(cgrp);
+	return 0;
 }
 
-/*
- * What @p weighs, and what its VM does, from @now on. Not static, as above.
- */
-__noinline int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
+/* What @p weighs, and what its VM does, from @now on. */
+verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 {
 	struct walk w = {
 		.share = TREE_ALL,

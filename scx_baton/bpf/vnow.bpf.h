@@ -25,9 +25,8 @@ static struct near_vnow {
 
 static u64 mean_taken_at;
 
-/* By how much the mean of those that count is ahead of vnow. Not static: the verifier looks at it
- * once. */
-__noinline s64 mean_ahead(u64 now)
+/* By how much the mean of those that count is ahead of vnow. */
+verified_once s64 mean_ahead(u64 now)
 {
 	s64 sum = 0, nr = zero;
 	struct near_vnow *n;
@@ -44,7 +43,7 @@ __noinline s64 mean_ahead(u64 now)
 }
 
 /* There is a choice on @cpu, and the one that is furthest behind is at @vtime. */
-static void raise_vnow(s32 cpu, u64 vtime, u64 now)
+verified_once int raise_vnow(s32 cpu, u64 vtime, u64 now)
 {
 	struct near_vnow *n = &near_vnows[llc_of(cpu)];
 	u64 taken_at = mean_taken_at;
@@ -53,7 +52,7 @@ static void raise_vnow(s32 cpu, u64 vtime, u64 now)
 	if (nr_llcs == 1) {
 		if (vtime_before(vnow, vtime))
 			vnow = vtime;
-		return;
+		return 0;
 	}
 	if (vtime_before(n->seen_at + 2 * TURN_NS, now) && vtime_before(n->vnow, vnow))
 		n->vnow = vnow;
@@ -63,10 +62,11 @@ static void raise_vnow(s32 cpu, u64 vtime, u64 now)
 	/* Of the pCPUs that come here at once, one does it. */
 	if (vtime_before(now, taken_at + VNOW_EVERY_NS) ||
 	    __sync_val_compare_and_swap(&mean_taken_at, taken_at, now) != taken_at)
-		return;
+		return 0;
 	ahead = mean_ahead(now);
 	if (ahead > 0)
 		vnow += ahead;
+	return 0;
 }
 
 #endif /* BATON_VNOW_BPF_H */

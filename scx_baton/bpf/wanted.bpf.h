@@ -255,9 +255,9 @@ static inline bool waits_here(const struct vm_ctx *vm, u32 slot, s32 cpu)
  * Does anybody wait who could run if a vCPU of the VM in @slot (NO_VM: a host task) did not run on
  * @cpu, and is none of that VM? If @bound, it may run on no other pCPU; who could run elsewhere
  * keeps those from running that may run there alone. Affinity to some pCPUs counts as affinity to
- * all. Not static: the verifier looks at such a function once, not once for each way to its call.
+ * all.
  */
-__noinline int is_wanted(s32 cpu, u32 slot, bool bound)
+verified_once int is_wanted(s32 cpu, u32 slot, bool bound)
 {
 	const struct bound_queue *b = bound_queue(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);

@@ -55,18 +55,43 @@ static bool yields_for(u32 reason)
 	return wanted;
 }
 
+/* Of the vCPUs that word @w stands for, those that owe @me. */
+static u64 owed_word(const struct vm_ctx *vm, struct vcpu_ctx *me, u32 w)
+{
+	u64 word = vm->owing[w];
+
+	word &= __sync_fetch_and_and(&me->owed[w], word);
+	if (!word)
+		__sync_fetch_and_and(&me->owed_words, ~(1U << w));
+	return word;
+}
+
+/*
+ * The thread of vCPU @id, which owes @sender; 0 if it was lent a pCPU and @waited, negative if it
+ * owes somebody else.
+ */
+verified_once s32 owing_pid(u32 slot, u32 sender, u32 id, bool waited)
+{
+	u64 key = vcpu_key(slot, id);
+	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
+
+	if (!v || !vm_has_bit(v->owes, sender))
+		return -ENOENT;
+	return v->waited || !waited ? v->pid : 0;
+}
+
 /*
  * A vCPU of the VM that owes @sender, waits, and may run on @cpu, or anywhere if that is below 0:
- * its id in the upper half, the pid of its thread in the lower one; 0 if there is none. If @waited,
- * only one that waited when it was sent the IPI, and was lent no pCPU since.
- * Who has run since has taken the IPI, and is struck off the list on the way.
- * Not static: the verifier looks at such a function once.
+ * its id in the upper half, the pid of its thread in the lower one; 0 if there is none. If
+ * @waited, only one that waited when it was sent the IPI, and was lent no pCPU since. Who has run
+ * since has taken the IPI, and is struck off the list on the way.
  */
-__noinline u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
+verified_once u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
 {
-	u64 own = vcpu_key(slot, sender), key, word = 0;
-	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own), *v;
+	u64 own = vcpu_key(slot, sender), word = 0;
+	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own);
 	struct vm_ctx *vm = vm_slot(slot);
+	s32 pid;
 	u32 words, w = 0, id, i, steps = waited ? MAX_OWING_LENT : MAX_OWING;
 
 	if (!vm || !me)
@@ -78,23 +103,16 @@ __noinline u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
 				break;
 			w = __builtin_ctz(words) & (VCPU_WORDS - 1);
 			words &= words - 1;
-			word = vm->owing[w];
-			word &= __sync_fetch_and_and(&me->owed[w], word);
-			if (!word)
-				__sync_fetch_and_and(&me->owed_words, ~(1U << w));
+			word = owed_word(vm, me, w);
 			continue;
 		}
 		id = w * 64 + __builtin_ctzll(word);
 		word &= word - 1;
-		key = vcpu_key(slot, id);
-		v = bpf_map_lookup_elem(&vcpus, &key);
-		/* To somebody else. */
-		if (!v || !vm_has_bit(v->owes, sender)) {
+		pid = owing_pid(slot, sender, id, waited);
+		if (pid < 0)
 			__sync_fetch_and_and(&me->owed[w], ~vcpu_bit(id));
-			continue;
-		}
-		if ((v->waited || !waited) && waits_for(v->pid, slot, cpu))
-			return (u64)id << 32 | (u32)v->pid;
+		else if (pid && waits_for(pid, slot, cpu))
+			return (u64)id << 32 | (u32)pid;
 	}
 	return 0;
 }

@@ -17,6 +17,7 @@
 #define __ksym
 #define __kptr
 #define __arg_trusted
+#define __arg_nullable
 #define __arg_nonnull
 #define preserve_access_index
 #define barrier_var(v) ((void)(v))
