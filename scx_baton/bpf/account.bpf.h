@@ -156,22 +156,14 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 	return 0;
 }
 
-/* Charge the time since the last charge: to the VM and inside it, or to the host task. */
-verified_once int charge(const struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
-			 u64 now)
+/* @p, a vCPU of @vm, ran for another @ran ns. */
+verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct task_ctx *t,
+			      struct vm_ctx *vm, s32 cpu, u64 ran)
 {
-	u64 ran, add, vtime, clamped;
-	struct vm_ctx *vm;
+	u64 add, vtime, clamped;
 
-	if (!t)
+	if (!t || !vm)
 		return 0;
-	vm = vm_slot(t->run_vm);
-	ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
-	t->run_at = now;
-	if (t->nr_quotas)
-		quotas_charge(t, ran);
-	if (!vm)
-		return charge_host(p, t, cpu, ran);
 	t->vtime += weighted(ran, t->weight);
 	t->outside_ns += ran;
 	t->times.ran_ns += ran;
@@ -191,6 +183,21 @@ verified_once int charge(const struct task_struct *p __arg_trusted, struct task_
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
 	return 0;
+}
+
+/* Charge the time since the last charge: to the VM and inside it, or to the host task. */
+static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
+	struct vm_ctx *vm = vm_slot(t->run_vm);
+
+	t->run_at = now;
+	if (t->nr_quotas)
+		quotas_charge(t, ran);
+	if (vm)
+		charge_vcpu(p, t, vm, cpu, ran);
+	else
+		charge_host(p, t, cpu, ran);
 }
 
 /* @p, a vCPU's thread, is none any more. */

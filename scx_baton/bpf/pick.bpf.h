@@ -48,7 +48,7 @@ verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
 		return 0;
 	if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
 		seen->least = vm->vtime;
-	rank = rank_on(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
+	rank = rank_of(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
 	if (seen->last != NO_VM &&
 	    (rank < seen->last_rank || (rank == seen->last_rank && slot <= seen->last)))
 		return 0;
@@ -184,17 +184,18 @@ verified_once int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 no
 			continue;
 		if (walked == WALK_ENDS)
 			break;
+		if (walked == WALK_STARTS) {
+			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, w.slice);
+			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
+				return true;
+		}
 		t = task_ctx(p);
 		if (!t)
 			continue;
-		if (walked == WALK_PARKS) {
+		if (walked == WALK_PARKS)
 			parks(BPF_FOR_EACH_ITER, p, t, now);
-			continue;
-		}
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, w.slice);
-		if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
-			return true;
-		t->boosted = BOOST_NONE;
+		else
+			t->boosted = BOOST_NONE;
 	}
 	return false;
 }
@@ -708,10 +709,10 @@ verified_once int dispatch_urgent(s32 cpu, u32 weight, u32 invited, u64 waiting,
  * May @prev, which has run on @cpu, not go on there? One that polls gives way to whoever has
  * @asked.
  */
-verified_once int must_leave(struct task_struct *prev __arg_trusted, const struct task_ctx *t,
-			     s32 cpu, bool asked, u64 now)
+static bool must_leave(const struct task_struct *prev, const struct task_ctx *t, s32 cpu,
+		       bool asked, u64 now)
 {
-	return !t || !bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || t->leaves_for ||
+	return !bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || t->leaves_for ||
 	       throttled_until(t, now) || (asked && t->halted_at && !t->slept_at);
 }
 
@@ -734,9 +735,9 @@ verified_once int try_vm(u32 slot, const struct task_ctx *t, s32 cpu, u64 now)
 }
 
 /* The vCPU @p of the VM in @slot goes on, on @cpu. */
-verified_once int go_on(struct task_struct *p __arg_trusted, u32 slot, s32 cpu, u64 now)
+verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm, u32 slot, s32 cpu,
+			u64 now)
 {
-	struct vm_ctx *vm = vm_slot(slot);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 slice;
 
@@ -792,7 +793,7 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 	vm = vm_slot(o->slot);
 	if (o->host.found && (!vm || host_goes_first(o->host.vtime, vm->vtime, vnow))) {
 		if (o->choice)
-			raise_vnow(cpu, o->host.vtime - o->host.later, o->now);
+			raise_vnow(llc_of(cpu), o->host.vtime - o->host.later, o->now);
 		if (start_host(&o->host, cpu, prev))
 			return TRIED_STARTS;
 		o->host.found = false;
@@ -801,9 +802,9 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 		return TRIED_IN_VAIN;
 	tried = try_vm(o->slot, o->slot == o->prev_vm ? t : NULL, cpu, o->now);
 	if (tried != TRIED_IN_VAIN && !o->again && o->choice)
-		raise_vnow(cpu, o->least, o->now);
+		raise_vnow(llc_of(cpu), o->least, o->now);
 	if (tried == TRIED_GOES_ON && prev)
-		go_on(prev, o->slot, cpu, o->now);
+		go_on(prev, vm, o->slot, cpu, o->now);
 	o->again = true;
 	return tried;
 }
@@ -838,7 +839,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	/* Hosts without VMs, and pCPUs that go idle, come here most often. */
 	if (o.slot == NO_VM) {
 		if (o.host.found && (o.choice || now - c->vm_ran_at < 2 * TURN_NS))
-			raise_vnow(cpu, o.host.vtime - o.host.later, now);
+			raise_vnow(llc_of(cpu), o.host.vtime - o.host.later, now);
 		return (o.host.found && start_host(&o.host, cpu, prev)) ||
 		       dispatch_rest(cpu, waiting, now);
 	}
@@ -875,7 +876,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;
-	if (dispatch_urgent(cpu, prev_t && !vm_of(prev_t) ? prev_t->weight : 0, invited, waiting,
+	if ((waiting || invited) &&
+	    dispatch_urgent(cpu, prev_t && !vm_of(prev_t) ? prev_t->weight : 0, invited, waiting,
 			    now))
 		return;
 	if (prev_t && must_leave(prev, prev_t, cpu, asked, now)) {

@@ -160,15 +160,18 @@ static void stay(struct task_ctx *t)
 /*
  * The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
  */
+static inline u64 rank_of(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
+			  u64 now)
+{
+	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
+
+	return vm_rank(vm, running, claims, vnow, now);
+}
+
 verified_once u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
 			  u64 now)
 {
-	bool claims;
-
-	if (!c || !vm)
-		return 0;
-	claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
-	return vm_rank(vm, running, claims, vnow, now);
+	return c && vm ? rank_of(c, slot, vm, running, now) : 0;
 }
 
 /* May @vm, which has @slot, take the pCPU from the vCPU that @c runs? */
@@ -407,7 +410,7 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 	struct cpu_ctx *c;
 	s32 cpu;
 
-	if (!t || !vm || !vm_behind(vm, vnow))
+	if (!t || !vm)
 		return false;
 	cpu = find_room(p, t->vm, t->vtime, now);
 	if (cpu < 0)
@@ -641,7 +644,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if ((enq_flags & SCX_ENQ_WAKEUP) && vm && wakes_as_visitor(p, t, vm, enq_flags, now))
+	if ((enq_flags & SCX_ENQ_WAKEUP) && vm && vm_behind(vm, vnow) &&
+	    wakes_as_visitor(p, t, vm, enq_flags, now))
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);

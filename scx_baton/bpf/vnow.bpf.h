@@ -42,18 +42,13 @@ verified_once s64 mean_ahead(u64 now)
 	return nr ? sum / nr : 0;
 }
 
-/* There is a choice on @cpu, and the one that is furthest behind is at @vtime. */
-verified_once int raise_vnow(s32 cpu, u64 vtime, u64 now)
+/* As raise_vnow(), where there are several last-level caches. */
+verified_once int raise_near(u32 llc, u64 vtime, u64 now)
 {
-	struct near_vnow *n = &near_vnows[llc_of(cpu)];
+	struct near_vnow *n = &near_vnows[llc & (MAX_LLCS - 1)];
 	u64 taken_at = mean_taken_at;
 	s64 ahead;
 
-	if (nr_llcs == 1) {
-		if (vtime_before(vnow, vtime))
-			vnow = vtime;
-		return 0;
-	}
 	if (vtime_before(n->seen_at + 2 * TURN_NS, now) && vtime_before(n->vnow, vnow))
 		n->vnow = vnow;
 	n->seen_at = now;
@@ -67,6 +62,15 @@ verified_once int raise_vnow(s32 cpu, u64 vtime, u64 now)
 	if (ahead > 0)
 		vnow += ahead;
 	return 0;
+}
+
+/* There is a choice near @llc, and the one that is furthest behind is at @vtime. */
+static void raise_vnow(u32 llc, u64 vtime, u64 now)
+{
+	if (nr_llcs > 1)
+		raise_near(llc, vtime, now);
+	else if (vtime_before(vnow, vtime))
+		vnow = vtime;
 }
 
 #endif /* BATON_VNOW_BPF_H */
