@@ -8,7 +8,7 @@
 #ifndef BATON_GANG_BPF_H
 #define BATON_GANG_BPF_H
 
-#include "pick.bpf.h"
+#include "far.bpf.h"
 
 verified_once int invite(u32 slot, s32 cpu, u64 now)
 {

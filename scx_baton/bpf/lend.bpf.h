@@ -6,7 +6,8 @@
 #ifndef BATON_LEND_BPF_H
 #define BATON_LEND_BPF_H
 
-#include "pick.bpf.h"
+#include "start.bpf.h"
+#include "yield.bpf.h"
 
 /* May what runs on @cpu be asked to lend it? A vCPU of the VM in @slot, or anything if @any. */
 static bool lends(s32 cpu, u32 slot, bool any)

@@ -2,12 +2,15 @@
 /*
  * scx_baton: the callbacks of the scheduler. Data flows one way: KVM's events
  * (kvm.bpf.c) make vCPU state (state.bpf.h, account.bpf.h), the decisions are taken in
- * policy.h, and place.bpf.h and pick.bpf.h carry them out.
+ * policy.h, and place.bpf.h and pick.bpf.h carry them out. What is in which file:
+ * docs/ARCHITECTURE.md.
  */
 #include <scx/common.bpf.h>
 #include "gang.bpf.h"
 #include "lend.bpf.h"
 #include "pick.bpf.h"
+#include "place.bpf.h"
+#include "runs.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -45,96 +48,6 @@ void BPF_STRUCT_OPS(baton_enqueue, struct task_struct *p, u64 enq_flags)
 void BPF_STRUCT_OPS(baton_dispatch, s32 cpu, struct task_struct *prev)
 {
 	pick_next(cpu, prev);
-}
-
-/*
- * @p runs on @cpu from now on, for its VM or as a host task. A thread can become a vCPU, or one
- * of another VM, while it runs. @picked: for a reason of its own, not on a slice given away.
- */
-verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
-			   bool picked)
-{
-	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *vm;
-
-	if (!t)
-		return 0;
-	vm = vm_of(t);
-	/* Not only where tasks queue: on an idle pCPU they never do. */
-	refresh_weight(p, t, vm, t->run_at);
-	if (!vm) {
-		t->run_vm = NO_VM;
-		t->seen_vnow = vnow;
-		c->host_vtime = t->vtime;
-		c->runs = RUNS_HOST;
-		return 0;
-	}
-	t->run_vm = t->vm;
-	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
-	if (c->vm != t->vm)
-		c->mixed_at = t->run_at;
-	c->vm_ran_at = t->run_at;
-	c->vm = t->vm;
-	c->vcpu_id = t->vcpu_id;
-	c->pid = p->pid;
-	if (t->halted_at && !t->slept_at)
-		poll_begins(vm, t->vcpu_id);
-	if (t->woken_at && t->slept_at)
-		count_in(vm->halt.wakeups, t->run_at - t->woken_at);
-	t->woken_at = 0;
-	/* A directed yield changes who runs, not why. */
-	if (picked)
-		c->turn_start = vm->turn_start;
-	c->runs = RUNS_VCPU;
-	if (vtime_before(vm->vcpu_vnow, t->vtime))
-		vm->vcpu_vnow = t->vtime;
-	if (__sync_fetch_and_add(&vm->nr_running, 1) <= 0) {
-		vm->busy_since = t->run_at;
-	} else if (!vm->turn_ganged) {
-		vm->turn_ganged = 1;
-		stat_add(STAT_GANGS, 1);
-	}
-	return 0;
-}
-
-static void runs_no_more(struct task_ctx *t, s32 cpu)
-{
-	struct vm_ctx *vm = vm_slot(t->run_vm);
-	u64 now = t->run_at, since;
-
-	if (vm) {
-		settle(t->run_vm, t->vcpu_id, cpu, false, now);
-		poll_ends(vm, t->vcpu_id);
-		/* Read before the next one that begins can change it. */
-		since = vm->busy_since;
-		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))
-			__sync_fetch_and_add(&vm->busy_ns, now - since);
-		if (t->judges)
-			__sync_fetch_and_add(&vm->times.useful, 1);
-	}
-	t->judges = false;
-	t->run_vm = NO_VM;
-}
-
-/* A spinner has yielded to @p, which runs now: it need not be kept out any more. */
-static void ran_for_spinner(struct task_struct *p, struct task_ctx *t)
-{
-	struct task_struct *spinner = bpf_task_from_pid(t->waiter);
-	struct task_ctx *spinner_t;
-	struct vm_ctx *vm;
-
-	t->waiter = 0;
-	if (!spinner)
-		return;
-	spinner_t = task_ctx(spinner);
-	if (spinner_t && spinner_t->wait_for == p->pid) {
-		spinner_t->wait_for = 0;
-		spinner_t->judges = true;
-		vm = vm_slot(t->run_vm);
-		if (vm)
-			__sync_fetch_and_add(&vm->times.boosts, 1);
-	}
-	bpf_task_release(spinner);
 }
 
 void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
@@ -183,25 +96,6 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		look_soon(cpu, RESCUE_NS);
 	if (t->waiter)
 		ran_for_spinner(p, t);
-}
-
-/* The guest ran until the tick came: vtime_account_guest_enter() sets this. */
-#define PF_VCPU 0x00000001
-
-/*
- * A thread that has entered its guest once, and then does other work, is no vCPU any more: not
- * before it enters the guest again (baton_vcpu_load()). As it may have run for long with nobody to
- * take its pCPU, the ticks within its guest count, too.
- */
-static void stays_vcpu(const struct task_struct *p, struct task_ctx *t)
-{
-	if (p->flags & PF_VCPU)
-		t->outside_ns = 0;
-	if (t->outside_ns <= OUTSIDE_NS || !vm_of(t))
-		return;
-	leave_vm(p, t);
-	t->vm = NO_VM;
-	t->vtime = vnow;
 }
 
 void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
@@ -267,86 +161,6 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	t->boosted = BOOST_NONE;
 	t->last_cpu = cpu;
 	cpu_ctx(cpu)->runs = RUNS_NOTHING;
-}
-
-/* Does @cpu run a vCPU of the VM in @slot, or nothing? */
-static bool costs_nobody_else(s32 cpu, u32 slot)
-{
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	return c->runs == RUNS_NOTHING || (c->runs == RUNS_VCPU && c->vm == slot);
-}
-
-/*
- * Does @to run where it ran last, on @home, rather than on the spinner's pCPU? KVM interrupts @home
- * in any case (yield_to()), and a vCPU that comes to another pCPU makes the one that it left clear
- * its VMCS, by an interrupt that both wait for. Only where a sibling runs there, and the spinner's
- * pCPU gets another one of the VM.
- */
-static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
-{
-	struct cpu_ctx *c = cpu_ctx(home);
-
-	return vm->nr_queued > 1 && c->runs == RUNS_VCPU && c->vm == slot && !c->kicked &&
-	       !c->boost_pid;
-}
-
-/*
- * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
- * runqueues are locked, so the choice is noted here and made in dispatch().
- */
-verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_ctx *from_t,
-			    struct task_struct *to __arg_trusted, u32 reason, s32 cpu)
-{
-	struct task_ctx *to_t = task_ctx(to);
-	struct vm_ctx *vm = to_t ? vm_of(to_t) : NULL;
-	s32 home = scx_bpf_task_cpu(to), elsewhere = -1;
-	struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 now = scx_bpf_now(), slice;
-
-	if (!vm || !from_t || from_t->vm != to_t->vm) {
-		stat_add(STAT_MISSED_FOREIGN, 1);
-		return false;
-	}
-	if (scx_bpf_task_running(to)) {
-		stat_add(STAT_MISSED_RUNNING, 1);
-		return false;
-	}
-	if (to_t->queued_vm != to_t->vm) {
-		stat_add(STAT_MISSED_ASLEEP, 1);
-		return false;
-	}
-	if (llc_of(home) != llc_of(cpu) && is_kept(to_t) &&
-	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
-		stat_add(STAT_REFUSED, 1);
-		return false;
-	}
-	/*
-	 * Not allowed here: where it ran last, at the cost of a sibling there, never of others. The
-	 * spinner has nothing to go on with then.
-	 */
-	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
-		elsewhere = home;
-		if (!costs_nobody_else(elsewhere, to_t->vm)) {
-			stat_add(STAT_REFUSED, 1);
-			return false;
-		}
-	} else if (reason == YIELD_KVM && home != cpu && stays(vm, to_t->vm, home)) {
-		elsewhere = home;
-	}
-	slice = donated_slice(from->scx.slice, now, c->donates_until);
-	scx_bpf_task_set_slice(from, 0);
-	if (!slice) {
-		stat_add(STAT_MISSED_SPENT, 1);
-		return true;
-	}
-	if (elsewhere >= 0) {
-		c = cpu_ctx(elsewhere);
-		preempt(elsewhere);
-		reason = reason == YIELD_IPI ? YIELD_KVM : reason;
-	}
-	boost(c, from_t, from->pid, to, to_t, reason, slice, now);
-	return true;
 }
 
 /*

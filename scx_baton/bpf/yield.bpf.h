@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whom a directed yield goes to.
+ * Whom a directed yield goes to, and how it is handed the pCPU.
  */
 #ifndef BATON_YIELD_BPF_H
 #define BATON_YIELD_BPF_H
 
 #include "owing.bpf.h"
-#include "place.bpf.h"
+#include "room.bpf.h"
 
 /* Steps along the list of those that owe, in one decision; and where a pCPU is to be lent. */
 #define MAX_OWING 6
@@ -155,6 +155,86 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 	to_t->waiter = from;
 	from_t->wait_for = to->pid;
 	from_t->kept_until = now + KEEP_OUT_NS;
+}
+
+/* Does @cpu run a vCPU of the VM in @slot, or nothing? */
+static bool costs_nobody_else(s32 cpu, u32 slot)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return c->runs == RUNS_NOTHING || (c->runs == RUNS_VCPU && c->vm == slot);
+}
+
+/*
+ * Does @to run where it ran last, on @home, rather than on the spinner's pCPU? KVM interrupts @home
+ * in any case (yield_to()), and a vCPU that comes to another pCPU makes the one that it left clear
+ * its VMCS, by an interrupt that both wait for. Only where a sibling runs there, and the spinner's
+ * pCPU gets another one of the VM.
+ */
+static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
+{
+	struct cpu_ctx *c = cpu_ctx(home);
+
+	return vm->nr_queued > 1 && c->runs == RUNS_VCPU && c->vm == slot && !c->kicked &&
+	       !c->boost_pid;
+}
+
+/*
+ * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
+ * runqueues are locked, so the choice is noted here and made in dispatch().
+ */
+verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_ctx *from_t,
+			    struct task_struct *to __arg_trusted, u32 reason, s32 cpu)
+{
+	struct task_ctx *to_t = task_ctx(to);
+	struct vm_ctx *vm = to_t ? vm_of(to_t) : NULL;
+	s32 home = scx_bpf_task_cpu(to), elsewhere = -1;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 now = scx_bpf_now(), slice;
+
+	if (!vm || !from_t || from_t->vm != to_t->vm) {
+		stat_add(STAT_MISSED_FOREIGN, 1);
+		return false;
+	}
+	if (scx_bpf_task_running(to)) {
+		stat_add(STAT_MISSED_RUNNING, 1);
+		return false;
+	}
+	if (to_t->queued_vm != to_t->vm) {
+		stat_add(STAT_MISSED_ASLEEP, 1);
+		return false;
+	}
+	if (llc_of(home) != llc_of(cpu) && is_kept(to_t) &&
+	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
+		stat_add(STAT_REFUSED, 1);
+		return false;
+	}
+	/*
+	 * Not allowed here: where it ran last, at the cost of a sibling there, never of others. The
+	 * spinner has nothing to go on with then.
+	 */
+	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
+		elsewhere = home;
+		if (!costs_nobody_else(elsewhere, to_t->vm)) {
+			stat_add(STAT_REFUSED, 1);
+			return false;
+		}
+	} else if (reason == YIELD_KVM && home != cpu && stays(vm, to_t->vm, home)) {
+		elsewhere = home;
+	}
+	slice = donated_slice(from->scx.slice, now, c->donates_until);
+	scx_bpf_task_set_slice(from, 0);
+	if (!slice) {
+		stat_add(STAT_MISSED_SPENT, 1);
+		return true;
+	}
+	if (elsewhere >= 0) {
+		c = cpu_ctx(elsewhere);
+		preempt(elsewhere);
+		reason = reason == YIELD_IPI ? YIELD_KVM : reason;
+	}
+	boost(c, from_t, from->pid, to, to_t, reason, slice, now);
+	return true;
 }
 
 #endif /* BATON_YIELD_BPF_H */

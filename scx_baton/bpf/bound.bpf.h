@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * vCPUs that may run on one pCPU alone: when they do.
+ */
+#ifndef BATON_BOUND_BPF_H
+#define BATON_BOUND_BPF_H
+
+#include "start.bpf.h"
+
+/* vCPUs of a VM that are looked at for one that waits for this pCPU alone. */
+#define MAX_BOUND_WALK 64
+
+/* One of those in the queue of the VM in @slot that wait for @cpu alone, or 0. */
+verified_once s32 find_bound(u32 slot, s32 cpu)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = zero;
+
+	if (!vm || vm->nr_bound <= 0)
+		return 0;
+	bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
+		t = task_ctx(p);
+		if (t && t->queued_cpu == cpu + 1)
+			return p->pid;
+		if (++seen >= MAX_BOUND_WALK)
+			break;
+	}
+	return 0;
+}
+
+/*
+ * For how long @t, which waits for @cpu alone, runs there now; 0: it does not. It has waited for
+ * long while its siblings ran, or a host task did that has the @weight (0: none did), or at all.
+ */
+static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = vm_slot(t->queued_vm), *running;
+	u64 since = c->since;
+
+	running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+	if (!vm || vm == running || throttled_until(t, now))
+		return 0;
+	if (starves(now - t->queued_at, count(COUNT_WAITING), nr_online))
+		return TURN_NS;
+	if (weight) {
+		if (vtime_before(since, t->queued_at))
+			since = t->queued_at;
+		return vtime_before(since, now)
+			       ? bound_slice(vm, now - since, weight, host_waiting(cpu, true))
+			       : 0;
+	}
+	return vm->nr_running <= 0 ? 0
+				   : torn_slice(vm, vm_busy(vm, now) - t->queued_busy,
+						running ? running->weight : WEIGHT_AVERAGE,
+						running ? running->nr_running : 1);
+}
+
+/* The same for the one that the pCPU's record names; else who is next is noted there. */
+verified_once u64 bound_due(s32 cpu, u32 weight, u64 now)
+{
+	struct bound_queue *b = bound_queue(cpu);
+	struct task_struct *p = bpf_task_from_pid(b->pid);
+	struct task_ctx *t = p ? task_ctx(p) : NULL;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 slot = b->vm;
+	u64 slice = 0;
+
+	if (t && t->queued_cpu == cpu + 1) {
+		slice = part_of_bound(t, cpu, weight, now);
+	} else {
+		/* Where several VMs' vCPUs wait, one of another. */
+		if (slot == MIXED_VMS)
+			slot = c->bound = c->bound + 1 < vm_end() ? c->bound + 1 : 1;
+		b->pid_vm = slot;
+		b->pid = find_bound(slot, cpu);
+	}
+	if (p)
+		bpf_task_release(p);
+	return slice;
+}
+
+/*
+ * Such a vCPU runs on @cpu next. What it displaces goes on afterwards, and is not to take the pCPU
+ * of a sibling meanwhile.
+ */
+verified_once int dispatch_bound(s32 cpu, u32 weight, u64 now)
+{
+	struct bound_queue *b = bound_queue(cpu);
+	u64 slice = bound_due(cpu, weight, now);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	s32 pid = b->pid;
+
+	if (!slice)
+		return false;
+	/* Who is next is looked for. */
+	b->pid = 0;
+	if (!start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu))
+		return false;
+	c->brief = 1;
+	c->kept_until = now + slice;
+	return true;
+}
+
+#endif /* BATON_BOUND_BPF_H */

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a pCPU runs, and what its next dispatch has to do.
+ */
+#ifndef BATON_CPU_BPF_H
+#define BATON_CPU_BPF_H
+
+#include "account.bpf.h"
+#include "polling.bpf.h"
+
+enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
+
+/*
+ * What a pCPU runs now, and what the next dispatch there must do. What others look at is on one
+ * cache line.
+ */
+struct cpu_ctx {
+	u64 since; /* ns; start of what runs: of a vCPU, or of siblings one after the other in a
+		      turn */
+	u64 host_vtime; /* of the host task that runs */
+	u64 turn_start; /* of @vm, when it was started here */
+	u32 runs; /* enum cpu_runs */
+	u32 vm; /* slot, while it runs a vCPU */
+	u32 vcpu_id; /* the same */
+	s32 pid; /* the same */
+	u32 kicked; /* preemption is on its way, do not ask for another */
+	u32 brief; /* who preempts will run for a moment */
+	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
+	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
+	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
+	u32 kept_vm;
+	/* the next line */
+	u64 ends_at; /* ns; end of the slice of a vCPU for which siblings wait; 0: none do */
+	u64 boost_slice; /* ns left of the spinner's slice */
+	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
+	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
+	u32 boost_vm;
+	u32 donor_vm;
+	s32 resumes; /* the donor, on its way */
+	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
+	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
+	u32 rescued; /* what runs is ahead of its quota, and not for long */
+	u32 starved; /* slot from which the next pick looks for a starved vCPU */
+	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
+	/* the last line */
+	u64 kept_until; /* ns; until then @kept is for no other pCPU */
+	u32 bound; /* slot of the VM that was asked last for a vCPU that waits for this pCPU
+		      alone */
+	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
+} __attribute__((aligned(64)));
+
+static struct cpu_ctx cpus[MAX_CPUS];
+
+/* The next hyper-thread of the core; where there is none, the pCPU itself. */
+const volatile u16 cpu_sibling[MAX_CPUS];
+
+static inline struct cpu_ctx *cpu_ctx(s32 cpu)
+{
+	return &cpus[cpu & (MAX_CPUS - 1)];
+}
+
+/* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
+static inline s32 cpus_for(const struct task_struct *p)
+{
+	s32 online = nr_online, allowed = p->nr_cpus_allowed;
+
+	/* Else one load from either address, which the verifier refuses. */
+	barrier_var(online);
+	barrier_var(allowed);
+	return allowed == 1 || allowed > online ? online : allowed;
+}
+
+/* The slice of what runs on @cpu ends in @ns: siblings wait for that, and a tick may be four times
+ * as long. */
+static void ends_in(s32 cpu, u64 now, u64 ns)
+{
+	cpu_ctx(cpu)->ends_at = now + ns;
+	look_soon(cpu, ns);
+}
+
+/* A vCPU of @vm runs on @cpu from @now on, for @slice: if that is one of the short ones, a timer
+ * ends it. */
+static void runs_until(const struct task_struct *p, const struct vm_ctx *vm, s32 cpu, u64 slice,
+		       u64 now)
+{
+	cpu_ctx(cpu)->ends_at = 0;
+	if (slice <= CROWDED_SLICE_NS && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+		ends_in(cpu, now, slice);
+}
+
+/* Does a vCPU run on @cpu that has halted? */
+verified_once int polls(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+
+	return vm && vm_has_bit(vm->polling, c->vcpu_id);
+}
+
+static bool runs_whole_gang(s32 cpu)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+	const struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+
+	return vm && vm_is_whole(vm);
+}
+
+/*
+ * @p was taken off @cpu by a task that will run for a moment: it waits for that pCPU, up to its
+ * next tick. Else another one of this cache would take it meanwhile, and lose its own that way.
+ */
+static void keep(const struct task_struct *p, struct task_ctx *t, s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (!c->brief || c->kept || t->queued_vm || (c->donor && c->donor != p->pid))
+		return;
+	/* It is moved, or has lost this pCPU by its affinity. */
+	if (t->last_cpu != cpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return;
+	t->queued_llc = KEPT_NEAR | (llc_of(cpu) + 1);
+	c->kept_vm = t->vm;
+	c->kept = p->pid;
+}
+
+static inline bool is_kept(const struct task_ctx *t)
+{
+	return t->queued_llc & KEPT_NEAR;
+}
+
+/* Others may have the vCPU that is kept for @cpu. */
+verified_once int release(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_struct *p = bpf_task_from_pid(c->kept);
+	struct task_ctx *t;
+
+	c->kept = 0;
+	if (!p)
+		return 0;
+	t = task_ctx(p);
+	if (t && t->last_cpu == cpu)
+		share_near(t, llc_of(cpu), c->kept_vm);
+	bpf_task_release(p);
+	return 0;
+}
+
+/* The VM that asks for the pCPU of @c, once. */
+static u32 take_invitation(struct cpu_ctx *c)
+{
+	u32 slot = c->invited ? __sync_lock_test_and_set(&c->invited, NO_VM) : NO_VM;
+	struct vm_ctx *vm = vm_slot(slot);
+
+	if (vm)
+		__sync_fetch_and_sub(&vm->nr_invited, 1);
+	return slot;
+}
+
+static void preempt(s32 cpu)
+{
+	cpu_ctx(cpu)->kicked = 1;
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+}
+
+/* @pid, of the VM in @slot, goes on when who is boosted on @c has had its time. */
+static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
+{
+	c->donor = pid;
+	c->donor_vm = slot;
+}
+
+#endif /* BATON_CPU_BPF_H */

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which VM goes first on a pCPU, by its rank (policy.h).
+ */
+#ifndef BATON_FIRST_BPF_H
+#define BATON_FIRST_BPF_H
+
+#include "cpu.bpf.h"
+
+/*
+ * The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
+ */
+static inline u64 rank_of(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
+			  u64 now)
+{
+	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
+
+	return vm_rank(vm, running, claims, vnow, now);
+}
+
+verified_once u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
+			  u64 now)
+{
+	return c && vm ? rank_of(c, slot, vm, running, now) : 0;
+}
+
+/* May @vm, which has @slot, take the pCPU from the vCPU that @c runs? */
+static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 now)
+{
+	struct vm_ctx *running = vm_slot(c->vm);
+
+	if (!running || vm == running)
+		return false;
+	return rank_preempts(rank_on(c, slot, vm, vm->nr_running, now),
+			     rank_on(c, c->vm, running, running->nr_running, now),
+			     turns_of(running, running->nr_vcpus));
+}
+
+/* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */
+struct vms_seen {
+	u64 least;
+	u32 nr;
+	u32 llc;
+	/* for which pCPU; @prev_vm is about to leave it */
+	s32 cpu;
+	u32 prev_vm;
+	/* the one after which the next in order is looked for, and that one */
+	u32 last;
+	u32 best;
+	u64 last_rank;
+	u64 best_rank;
+};
+
+/* Is the VM in @slot the one that is looked for, so far? */
+verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 rank;
+
+	if (!vm || !seen)
+		return 0;
+	if (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu)))
+		return 0;
+	if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
+		seen->least = vm->vtime;
+	rank = rank_of(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
+	if (seen->last != NO_VM &&
+	    (rank < seen->last_rank || (rank == seen->last_rank && slot <= seen->last)))
+		return 0;
+	if (seen->best == NO_VM || rank < seen->best_rank) {
+		seen->best = slot;
+		seen->best_rank = rank;
+	}
+	return 0;
+}
+
+/*
+ * The VM that goes first on @cpu among those with a vCPU to run there, after @last in that order;
+ * of equals, the one with the lower slot. A vCPU of @prev_vm, which is about to leave this pCPU,
+ * still counts as running. All that were looked at are in @seen.
+ */
+verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
+{
+	u32 w, i, words = (vm_end() + 63) / 64;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = vm_slot(last);
+	u64 word;
+
+	if (!seen)
+		return NO_VM;
+	seen->cpu = cpu;
+	seen->prev_vm = prev_vm;
+	seen->last = last;
+	seen->best = NO_VM;
+	seen->nr = 0;
+	if (vm)
+		seen->last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
+	bpf_for(w, 0, words) {
+		word = *vms_near(seen->llc, w);
+		if (c->kept && seen->llc == llc_of(cpu) && w == (c->kept_vm & (MAX_VMS - 1)) / 64)
+			word |= 1ULL << c->kept_vm % 64;
+		if (prev_vm != NO_VM && w == (prev_vm & (MAX_VMS - 1)) / 64)
+			word |= 1ULL << prev_vm % 64;
+		bpf_for(i, 0, 64) {
+			if (!word)
+				break;
+			look_at_vm(w * 64 + __builtin_ctzll(word) ?: MAX_VMS, seen, now);
+			word &= word - 1;
+		}
+	}
+	return seen->best;
+}
+
+#endif /* BATON_FIRST_BPF_H */

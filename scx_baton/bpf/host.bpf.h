@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which host task goes first on a pCPU.
+ */
+#ifndef BATON_HOST_BPF_H
+#define BATON_HOST_BPF_H
+
+#include "far.bpf.h"
+
+static bool peek_vtime(u64 dsq, u64 *vtime)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
+
+	if (!p)
+		return false;
+	*vtime = p->scx.dsq_vtime;
+	return true;
+}
+
+/* The host task that goes first on a pCPU. */
+struct host_pick {
+	u64 vtime;
+	u64 dsq; /* where it waits, unless it runs */
+	bool found;
+	bool runs; /* it is the one that has just run */
+	u64 later; /* what @vtime has of that for being far */
+	u32 seen; /* candidates */
+};
+
+/* Of equals, one of the @nr that wait goes before one that has just run; from afar it must be
+ * @later. */
+static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
+{
+	u64 vtime;
+
+	if (nr <= 0 || !peek_vtime(dsq, &vtime))
+		return;
+	vtime += later;
+	h->seen += nr;
+	if (h->found && vtime_before(h->vtime, vtime))
+		return;
+	h->found = true;
+	h->runs = false;
+	h->vtime = vtime;
+	h->later = later;
+	h->dsq = dsq;
+}
+
+/* The host tasks that wait for @cpu are candidates. */
+verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
+{
+	u32 far;
+
+	if (!h)
+		return 0;
+	if (nr_quotas) {
+		park_heads(cpu, now);
+		park_heads(llc_dsq(cpu), now);
+	}
+	consider_queue(h, cpu, host_waiting(cpu, true), 0);
+	consider_queue(h, llc_dsq(cpu), host_waiting(cpu, false), 0);
+	if (nr_llcs == 1)
+		return 0;
+	/* More may wait there, or no pCPU be online any more. */
+	far = far_llc(cpu);
+	consider_queue(h, LLC_DSQ_BASE + far, *host_queue(MAX_CPUS + far), HOST_FAR_NS);
+	return 0;
+}
+
+/*
+ * Start the first one of @dsq on @cpu; if only tasks are there that may not run here, the next
+ * best.
+ */
+verified_once int start_from(u64 dsq, s32 cpu)
+{
+	return scx_bpf_dsq_move_to_local(dsq, 0) ||
+	       (dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
+}
+
+static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
+{
+	if (h->runs && prev) {
+		scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
+		return true;
+	}
+	return start_from(h->dsq, cpu);
+}
+
+#endif /* BATON_HOST_BPF_H */

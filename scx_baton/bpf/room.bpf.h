@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Room for a task that wakes, where no pCPU is idle: whom it preempts.
+ */
+#ifndef BATON_ROOM_BPF_H
+#define BATON_ROOM_BPF_H
+
+#include "first.bpf.h"
+
+/*
+ * May a waking task preempt what @cpu runs? It is a vCPU of the VM in @slot, or else a host task
+ * at @vtime.
+ */
+verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
+{
+	struct vm_ctx *vm = vm_slot(slot), *running;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (c->kicked || c->boost_pid)
+		return false;
+	if (c->runs == RUNS_HOST)
+		return vm ? vm_behind(vm, vnow) && vtime_before(vm->vtime, c->host_vtime)
+			  : host_preempts_host(vtime, c->host_vtime, now - c->since);
+	if (c->runs != RUNS_VCPU)
+		return false;
+	/* A visit is short, and a sibling's boost, too. */
+	if (vm)
+		return (!c->donor || vm_behind(vm, vnow)) && vm_takes(c, slot, vm, now);
+	running = vm_slot(c->vm);
+	return running && host_goes_first(vtime, running->vtime, vnow);
+}
+
+/*
+ * pCPUs looked at for a task that wakes, of those that share the cache of its last one: on a host
+ * of hundreds, looking at all of them would take longer than the wake-up, and those of another
+ * cache do not look into the queue of a host task.
+ */
+#define MAX_LOOKS 32
+
+/* With the first that may be preempted so many for one that is better to preempt. */
+#define MORE_LOOKS 8
+
+/* What a task that wakes finds on a pCPU, the better the higher. */
+enum room {
+	ROOM_NONE,
+	ROOM_IN_GANG, /* it may preempt what runs there, one of a whole gang */
+	ROOM_TAKEN, /* another one that it may preempt */
+	ROOM_POLLS, /* a vCPU that has halted: it costs nobody anything */
+};
+
+/* The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime. */
+struct room_found {
+	u64 vtime;
+	u64 now;
+	u32 slot;
+	u32 room; /* enum room */
+	s32 cpu;
+	u32 enough; /* nothing better is looked for */
+	u32 more; /* looks, with the first that may be preempted */
+};
+
+/* Is there room on @cpu, and better than what was found? True: that will do. */
+verified_once int look_for_room(struct task_struct *p __arg_trusted, s32 cpu,
+				struct room_found *found)
+{
+	u32 room = ROOM_NONE;
+
+	if (!found || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return false;
+	if (found->enough == ROOM_POLLS && !cpu_ctx(cpu)->kicked && polls(cpu))
+		room = ROOM_POLLS;
+	else if (found->room < ROOM_TAKEN &&
+		 may_preempt(cpu, found->slot, found->vtime, found->now))
+		room = runs_whole_gang(cpu) ? ROOM_IN_GANG : ROOM_TAKEN;
+	if (room > found->room) {
+		found->room = room;
+		found->cpu = cpu;
+	}
+	if (found->room == ROOM_IN_GANG && found->enough == ROOM_TAKEN && !--found->more)
+		return true;
+	return found->room >= found->enough;
+}
+
+/*
+ * The pCPU with the best room for @p, which has just woken and found no idle one, at home if
+ * possible; negative if there is none.
+ */
+verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
+{
+	s32 home = scx_bpf_task_cpu(p);
+	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
+	struct room_found found = {
+		.vtime = vtime,
+		.now = now,
+		.slot = slot,
+		.cpu = -1,
+		.enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN,
+		.more = MORE_LOOKS,
+	};
+
+	bpf_for(i, 0, looks) {
+		if (look_for_room(p, near_cpu(home, i), &found))
+			break;
+	}
+	return found.cpu;
+}
+
+/* What runs on @cpu is preempted for @p: what --stats tells of that. */
+static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slot)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu), *h = cpu_ctx(home);
+
+	if (vm && h->runs == RUNS_VCPU && h->vm == slot)
+		stat_add(STAT_STACKING_AVOIDED, 1);
+	if (polls(cpu))
+		stat_add(STAT_POLLS_CUT, 1);
+	else if (!vm && c->runs == RUNS_VCPU)
+		stat_add(STAT_HOST_PREEMPTS, 1);
+}
+
+/* Make room for @p, which has just woken, and waits in its queue. */
+verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct task_ctx *t,
+			      struct vm_ctx *vm, u64 now)
+{
+	s32 home = scx_bpf_task_cpu(p), best;
+	struct cpu_ctx *c = cpu_ctx(home);
+
+	if (!t)
+		return 0;
+	/* The sibling there had a longer slice, as all had a pCPU. */
+	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
+	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+		ends_in(home, now, CROWDED_SLICE_NS);
+	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
+	if (best < 0)
+		return 0;
+	count_preemption(best, home, vm, t->vm);
+	cpu_ctx(best)->brief = !vm;
+	preempt(best);
+	return 0;
+}
+
+/*
+ * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
+ * there goes on when it sleeps, or at the first tick after its slice.
+ */
+verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct task_ctx *t,
+				   struct vm_ctx *vm, u64 enq_flags, u64 now)
+{
+	struct cpu_ctx *c;
+	s32 cpu;
+
+	if (!t || !vm)
+		return false;
+	cpu = find_room(p, t->vm, t->vtime, now);
+	if (cpu < 0)
+		return false;
+	c = cpu_ctx(cpu);
+	count_preemption(cpu, scx_bpf_task_cpu(p), vm, t->vm);
+	stat_add(STAT_VISITS, 1);
+	if (c->runs == RUNS_VCPU && !c->donor)
+		donates(c, c->pid, c->vm);
+	t->boosted = BOOST_VISIT;
+	c->brief = 1;
+	c->kicked = 1;
+	/* It is waited for: whoever leaves is charged. */
+	join_queue(p, t, vm, now);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, vm_visit(vm, vnow),
+			   enq_flags | SCX_ENQ_PREEMPT);
+	return true;
+}
+
+#endif /* BATON_ROOM_BPF_H */
