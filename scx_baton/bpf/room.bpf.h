@@ -60,12 +60,11 @@ struct room_found {
 };
 
 /* Is there room on @cpu, and better than what was found? True: that will do. */
-verified_once int look_for_room(struct task_struct *p __arg_trusted, s32 cpu,
-				struct room_found *found)
+verified_once int look_for_room(s32 cpu, struct room_found *found)
 {
 	u32 room = ROOM_NONE;
 
-	if (!found || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+	if (!found)
 		return false;
 	if (found->enough == ROOM_POLLS && !cpu_ctx(cpu)->kicked && polls(cpu))
 		room = ROOM_POLLS;
@@ -87,8 +86,8 @@ verified_once int look_for_room(struct task_struct *p __arg_trusted, s32 cpu,
  */
 verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
 {
-	s32 home = scx_bpf_task_cpu(p);
-	u32 i, looks = nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
+	s32 home = scx_bpf_task_cpu(p), cpu;
+	u32 i, looks = is_bound(p) ? 1 : nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
 	struct room_found found = {
 		.vtime = vtime,
 		.now = now,
@@ -99,7 +98,8 @@ verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 v
 	};
 
 	bpf_for(i, 0, looks) {
-		if (look_for_room(p, near_cpu(home, i), &found))
+		cpu = near_cpu(home, i);
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && look_for_room(cpu, &found))
 			break;
 	}
 	return found.cpu;
