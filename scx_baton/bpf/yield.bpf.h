@@ -204,7 +204,7 @@ verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_
 		stat_add(STAT_MISSED_ASLEEP, 1);
 		return false;
 	}
-	if (llc_of(home) != llc_of(cpu) && is_kept(to_t) &&
+	if (is_kept(to_t) && (llc_of(home) != llc_of(cpu) || vm_is_far(vm, nr_near(cpu))) &&
 	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
 		stat_add(STAT_REFUSED, 1);
 		return false;
