@@ -12,36 +12,6 @@
 #define MAX_OWING 6
 #define MAX_OWING_LENT 16
 
-/*
- * The boost of a vCPU that was to take an interrupt is over, or the slice of one for which its
- * siblings wait, or a vCPU polls while others wait, not a thread of the kernel that has preempted
- * it; or a task ran ahead of its quota; or the pCPU is idle, and vCPUs wait near other caches.
- */
-static int look(void *map, int *key, struct look_timer *at)
-{
-	struct cpu_ctx *c = cpu_ctx(at->cpu);
-	u64 now = scx_bpf_now(), ends_at = c->ends_at;
-	bool over = ends_at && !vtime_before(now, ends_at);
-
-	if (c->rescued || (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu))))
-		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
-	else if (c->idle_look && count(COUNT_WAITING))
-		scx_bpf_kick_cpu(at->cpu, SCX_KICK_IDLE);
-	if (ends_at && !over)
-		look_soon(at->cpu, ends_at - now);
-	return 0;
-}
-
-static s32 init_look_timer(s32 cpu)
-{
-	struct look_timer *at = bpf_map_lookup_elem(&look_timers, &cpu);
-
-	if (!at)
-		return -ENOENT;
-	at->cpu = cpu;
-	return init_timer(at, look_timers, look);
-}
-
 /* For a spinner the first that applies; --yield-policy. */
 const volatile u32 yield_policy[NR_YIELD_REASONS] = {YIELD_KICK, YIELD_SENT, YIELD_IPI, YIELD_KVM};
 
