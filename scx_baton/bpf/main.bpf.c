@@ -208,9 +208,36 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 	return yields;
 }
 
+static u32 timers_begun;
+
+/*
+ * Called for the first task, before anything is scheduled. Not by baton_init(), which may sleep:
+ * Linux 7.2 verifies what the timers call as if it might, too, and refuses a task's cpus_ptr there.
+ */
+static s32 init_timers(void)
+{
+	s32 i, err = init_park_timer();
+
+	if (err)
+		return err;
+	bpf_for(i, 0, nr_cpu_ids) {
+		err = init_look_timer(i) ?: init_lend_timer(i);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
 s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct task_ctx *t;
+	s32 err;
+
+	if (!timers_begun && !__sync_val_compare_and_swap(&timers_begun, 0, 1)) {
+		err = init_timers();
+		if (err)
+			return err;
+	}
 
 	t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t)
@@ -355,7 +382,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 	const struct cpumask *online;
 	s32 i, err;
 
-	err = scx_bpf_create_dsq(PARKED_DSQ, -1) ?: init_park_timer();
+	err = scx_bpf_create_dsq(PARKED_DSQ, -1);
 	if (err)
 		return err;
 	nr_cpu_ids = scx_bpf_nr_cpu_ids();
@@ -367,7 +394,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 	nr_online = bpf_cpumask_weight(online);
 	scx_bpf_put_cpumask(online);
 	bpf_for(i, 0, nr_cpu_ids) {
-		err = scx_bpf_create_dsq(i, -1) ?: init_look_timer(i) ?: init_lend_timer(i);
+		err = scx_bpf_create_dsq(i, -1);
 		if (err)
 			return err;
 	}
