@@ -6,8 +6,6 @@
 #define BATON_FAR_BPF_H
 
 #include "first.bpf.h"
-#include "park.bpf.h"
-#include "room.bpf.h"
 
 /* The LLC that is looked at beside that of @cpu: the next one each time. */
 static u32 far_llc(s32 cpu)

@@ -9,6 +9,7 @@
 #define BATON_GANG_BPF_H
 
 #include "far.bpf.h"
+#include "room.bpf.h"
 
 verified_once int invite(u32 slot, s32 cpu, u64 now)
 {

@@ -6,6 +6,7 @@
 #define BATON_HOST_BPF_H
 
 #include "far.bpf.h"
+#include "park.bpf.h"
 
 static bool peek_vtime(u64 dsq, u64 *vtime)
 {

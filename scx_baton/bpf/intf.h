@@ -126,7 +126,7 @@ struct vm_ctx {
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
 	struct vm_times times;
 	struct halt_times halt;
-	u64 path[MAX_LEVELS]; /* the cgroups that its vCPUs have in common, from the root on */
+	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
 	u64 none[2]; /* a whole number of cache lines */
 };
 

@@ -6,6 +6,7 @@
 #ifndef BATON_LEND_BPF_H
 #define BATON_LEND_BPF_H
 
+#include "room.bpf.h"
 #include "start.bpf.h"
 #include "yield.bpf.h"
 

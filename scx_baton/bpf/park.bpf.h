@@ -31,19 +31,17 @@ static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now
 	look_again(release, now);
 }
 
-/* @p waits in the queue of @it; does it have to wait elsewhere? */
-static bool parks(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task_ctx *t, u64 now)
+/* @p waits in the queue of @it, but may not run before @release: it waits elsewhere. */
+static __always_inline void park_from(struct bpf_iter_scx_dsq *it, struct task_struct *p,
+				      u64 release, u64 now)
 {
-	u64 release = throttled_until(t, now);
+	struct task_ctx *t = task_ctx(p);
 
-	if (!release)
-		return false;
-	if (scx_bpf_dsq_move(it, p, PARKED_DSQ, 0)) {
-		leave_queue(t, now);
-		t->parked_at = now;
-		look_again(release, now);
-	}
-	return true;
+	if (!t || !scx_bpf_dsq_move(it, p, PARKED_DSQ, 0))
+		return;
+	leave_queue(t, now);
+	t->parked_at = now;
+	look_again(release, now);
 }
 
 /* Tasks at the head of a queue of host tasks that may not run now. */
@@ -52,11 +50,14 @@ verified_once int park_heads(u64 dsq, u64 now)
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = zero;
+	u64 release;
 
 	bpf_for_each(scx_dsq, p, dsq, 0) {
 		t = task_ctx(p);
-		if (seen++ >= MAX_PARK_WALK || !t || !parks(BPF_FOR_EACH_ITER, p, t, now))
+		release = t ? throttled_until(t, now) : 0;
+		if (seen++ >= MAX_PARK_WALK || !release)
 			break;
+		park_from(BPF_FOR_EACH_ITER, p, release, now);
 	}
 	return 0;
 }

@@ -9,6 +9,7 @@
 #include "bound.bpf.h"
 #include "given.bpf.h"
 #include "host.bpf.h"
+#include "room.bpf.h"
 
 /*
  * VMs tried one after the other, in order, when affinity keeps the first ones off. Beyond
@@ -148,7 +149,7 @@ enum tried { TRIED_IN_VAIN, TRIED_STARTS, TRIED_GOES_ON };
  * The VM in @slot goes first on @cpu; @t is its vCPU that has run there, if any. That one goes on,
  * unless a sibling that may run here is behind it.
  */
-verified_once int try_vm(u32 slot, const struct task_ctx *t, s32 cpu, u64 now)
+static __always_inline enum tried try_vm(u32 slot, const struct task_ctx *t, s32 cpu, u64 now)
 {
 	bool goes_on = t && !kept_out(t, now);
 	u64 other;
@@ -265,8 +266,9 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	if (o.slot == NO_VM) {
 		if (o.host.found && (o.choice || now - c->vm_ran_at < 2 * TURN_NS))
 			raise_vnow(llc_of(cpu), o.host.vtime - o.host.later, now);
-		return (o.host.found && start_host(&o.host, cpu, prev)) ||
-		       dispatch_rest(cpu, waiting, now);
+		if (!o.host.found || !start_host(&o.host, cpu, prev))
+			dispatch_rest(cpu, waiting, now);
+		return true;
 	}
 
 	bpf_for(try, 0, MAX_TRIES) {

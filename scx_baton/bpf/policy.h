@@ -88,13 +88,13 @@
 #define BRIEF_NS (200ULL * 1000)
 
 /*
- * Do most siblings of a vCPU of @vm run near other caches, of which each has @cpus pCPUs? Then a
- * yield does not take it to another pCPU of its own cache either: the sibling that gave that one
- * away would be boosted on a far one, and so on.
+ * Do most siblings of a vCPU of @vm run near other caches, if a cache has @near of the @online
+ * pCPUs? Then a yield does not take it to another pCPU of its own cache either: the sibling that
+ * gave that one away would be boosted on a far one, and so on.
  */
-static inline bool vm_is_far(const struct vm_ctx *vm, s32 cpus)
+static inline bool vm_is_far(const struct vm_ctx *vm, s32 near, s32 online)
 {
-	return vm->nr_vcpus > 2 * cpus;
+	return (vm->nr_vcpus < online ? vm->nr_vcpus : online) > 2 * near;
 }
 
 /* A yielder is kept out at most so long, should its target never come to run. */

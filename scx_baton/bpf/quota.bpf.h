@@ -58,23 +58,18 @@ static struct quota *quota_slot(u32 slot)
 }
 
 /* Begin the periods that have come since the last look; one of the pCPUs that see it does. */
-verified_once int refill(struct quota *q, u64 now)
+static inline void refill(struct quota *q, u64 now)
 {
-	u64 end, periods;
+	u64 end = q->period_end, periods = quota_periods(q, now);
 	s64 left, add;
 
-	if (!q)
-		return 0;
-	end = q->period_end;
-	periods = quota_periods(q, now);
 	if (!periods ||
 	    __sync_val_compare_and_swap(&q->period_end, end, end + periods * q->period_ns) != end)
-		return 0;
+		return;
 	add = quota_refills(q, q->left, periods);
 	left = __sync_fetch_and_add(&q->left, add) + add;
 	if (left > quota_full(q))
 		__sync_val_compare_and_swap(&q->left, left, quota_full(q));
-	return 0;
 }
 
 /* When the quota in @slot lets tasks run again; 0: it does. */
@@ -88,10 +83,13 @@ verified_once u64 released_at(u32 slot, u64 now)
 	return quota_release(q, now);
 }
 
-/* For tasks that have quotas above them. */
-verified_once u64 quotas_release(const struct task_ctx *t, u64 now)
+/*
+ * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
+ * soon end the scheduler because it has not run. Many calls deep already: see verified_once.
+ */
+verified_once u64 held_until(const struct task_ctx *t, u64 now)
 {
-	u64 until = 0, release;
+	u64 until = 0, release, rescue, since;
 	u32 i, nr;
 
 	if (!t)
@@ -102,20 +100,6 @@ verified_once u64 quotas_release(const struct task_ctx *t, u64 now)
 		if (release && (!until || vtime_before(until, release)))
 			until = release;
 	}
-	return until;
-}
-
-/*
- * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
- * soon end the scheduler because it has not run.
- */
-verified_once u64 held_until(const struct task_ctx *t, u64 now)
-{
-	u64 until, rescue, since;
-
-	if (!t)
-		return 0;
-	until = quotas_release(t, now);
 	if (!until)
 		return 0;
 	since = t->run_at;
@@ -201,10 +185,10 @@ verified_once int set_timer(u64 at, u64 now)
 }
 
 /* The timer is to look at all again at @release, also if it is on its way through them now. */
-verified_once int look_again(u64 release, u64 now)
+static __always_inline void look_again(u64 release, u64 now)
 {
 	make_earlier(&next_release, release);
-	return set_timer(release, now);
+	set_timer(release, now);
 }
 
 /* A cgroup's quota in µs as the kernel gives it, ~0: none; *@quota is its slot, 0: none. */

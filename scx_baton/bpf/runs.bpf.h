@@ -5,7 +5,7 @@
 #ifndef BATON_RUNS_BPF_H
 #define BATON_RUNS_BPF_H
 
-#include "first.bpf.h"
+#include "cpu.bpf.h"
 
 /*
  * @p runs on @cpu from now on, for its VM or as a host task. A thread can become a vCPU, or one

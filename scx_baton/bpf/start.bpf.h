@@ -73,6 +73,7 @@ struct walk_queue {
 	u64 now;
 	u64 first_vtime;
 	u64 slice; /* of the one that starts */
+	u64 release; /* until when one is parked */
 	u32 slot;
 	u32 pass; /* enum pass */
 	u32 seen;
@@ -94,7 +95,8 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu, str
 		return WALK_ON;
 	if ((w->pass != PASS_KEPT_OUT && kept_out(t, w->now)) || (is_kept(t) && t->last_cpu != cpu))
 		return WALK_ON;
-	if (throttled_until(t, w->now))
+	w->release = throttled_until(t, w->now);
+	if (w->release)
 		return WALK_PARKS;
 	if (w->pass <= PASS_NEAR) {
 		if (!w->seen++)
@@ -140,12 +142,12 @@ verified_once int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 no
 			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
 				return true;
 		}
-		t = task_ctx(p);
-		if (!t)
+		if (walked == WALK_PARKS) {
+			park_from(BPF_FOR_EACH_ITER, p, w.release, now);
 			continue;
-		if (walked == WALK_PARKS)
-			parks(BPF_FOR_EACH_ITER, p, t, now);
-		else
+		}
+		t = task_ctx(p);
+		if (t)
 			t->boosted = BOOST_NONE;
 	}
 	return false;

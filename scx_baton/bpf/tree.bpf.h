@@ -189,13 +189,13 @@ static u64 share_of(u64 share, u64 sum, u32 weight)
 /* Is the cgroup at @level of a vCPU's path one that all vCPUs of the VM are in? */
 static bool vm_shares(struct vm_ctx *vm, const struct cgrp_ctx *c, u32 level, bool first)
 {
-	u64 *at = &vm->path[level & (MAX_LEVELS - 1)], cgroup = (u64)c;
+	u64 *at = &vm->path[level & (MAX_LEVELS - 1)], record = (u64)c;
 
 	if (level >= MAX_LEVELS)
 		return false;
 	if (first)
-		*at = cgroup;
-	else if (level < vm->levels && *at != cgroup)
+		*at = record;
+	else if (level < vm->levels && *at != record)
 		vm->levels = level;
 	return first || level < vm->levels;
 }
@@ -247,6 +247,7 @@ verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struc
 	begin_epoch(c, w->epoch, w->waited);
 	if (w->parent >= 0) {
 		w->share = share_of(w->share, w->sum, c->weight);
+		/* Else it would look up the one above in vain. */
 		if (c->counted != w->epoch)
 			count_cgroup(cgrp_at(cgrp, w->parent), c, w->epoch, w->waited);
 	}
@@ -270,16 +271,17 @@ verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, s
 verified_once int walk_tree(struct task_struct *p __arg_trusted, struct task_ctx *t,
 			    struct vm_ctx *vm, struct walk *w)
 {
-	bool counts = !vm || (w && vm->counted != w->epoch);
-	struct cgroup *cgrp;
 	u32 weight = p->scx.weight;
+	struct cgroup *cgrp;
 	u64 wants = 0;
+	bool counts;
 
 	if (!t || !w)
 		return 0;
 	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
 		return 0;
+	counts = !vm || vm->counted != w->epoch;
 	if (counts)
 		wants = wanted(t, vm, w->epoch);
 	w->waited = wants > EPOCH_NS;

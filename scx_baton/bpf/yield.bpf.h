@@ -5,8 +5,7 @@
 #ifndef BATON_YIELD_BPF_H
 #define BATON_YIELD_BPF_H
 
-#include "owing.bpf.h"
-#include "room.bpf.h"
+#include "cpu.bpf.h"
 
 /* Steps along the list of those that owe, in one decision; and where a pCPU is to be lent. */
 #define MAX_OWING 6
@@ -37,8 +36,8 @@ static u64 owed_word(const struct vm_ctx *vm, struct vcpu_ctx *me, u32 w)
 }
 
 /*
- * The thread of vCPU @id, which owes @sender; 0 if it was lent a pCPU and @waited, negative if it
- * owes somebody else.
+ * The thread of vCPU @id, which owes @sender; 0 if @waited and it is not to be lent a pCPU,
+ * negative if it owes somebody else.
  */
 verified_once s32 owing_pid(u32 slot, u32 sender, u32 id, bool waited)
 {
@@ -174,7 +173,8 @@ verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_
 		stat_add(STAT_MISSED_ASLEEP, 1);
 		return false;
 	}
-	if (is_kept(to_t) && (llc_of(home) != llc_of(cpu) || vm_is_far(vm, nr_near(cpu))) &&
+	if (is_kept(to_t) && home != cpu &&
+	    (llc_of(home) != llc_of(cpu) || vm_is_far(vm, nr_near(cpu), nr_online)) &&
 	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
 		stat_add(STAT_REFUSED, 1);
 		return false;
