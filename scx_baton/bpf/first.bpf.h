@@ -18,6 +18,7 @@ static inline u64 rank_of(const struct cpu_ctx *c, u32 slot, const struct vm_ctx
 	return vm_rank(vm, running, claims, vnow, now);
 }
 
+/* The same as a call, where it is not on the way of each VM that waits. */
 verified_once u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
 			  u64 now)
 {
