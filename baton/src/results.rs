@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From runs to figures: what an experiment's report says, as far as it has got.
 
+use baton_report::stats::{jain, median, paired_ratio, range, spread};
 use baton_testbed::ab::{Reached, Record};
 use baton_testbed::exact::Inputs;
 use baton_testbed::experiment::Experiment;
 use baton_testbed::plan::KERNEL_SCHEDULER;
-use baton_testbed::stats::{jain, median, paired_ratio, range, spread};
 use serde::{Serialize, Serializer};
 
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use baton_testbed::columns::aligned;
+use baton_report::columns::aligned;
 use baton_testbed::exact::Inputs;
 
 use crate::results::{Cell, Figures, Report, Row};

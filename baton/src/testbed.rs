@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use baton_output::interrupt;
 use baton_output::{note, say};
 use baton_testbed::cache::Cache;
 use baton_testbed::exact::{Cpu, Exact};
 use baton_testbed::host::{self, Exec, Host, HostError, HostOptions, Source, Stream};
-use baton_testbed::interrupt;
 use baton_testbed::kernel::{self, Series};
 use baton_testbed::kvm::Accel;
 use clap::{Args, Subcommand};

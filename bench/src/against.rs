@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use baton_testbed::stats::{median, paired_ratio};
+use baton_report::stats::{median, paired_ratio};
 use serde_json::Value;
 
 /// Latencies that differ by more than this disagree.

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::iter;
 use std::time::Duration;
 
-use baton_testbed::columns::aligned;
+use baton_report::columns::aligned;
+use baton_report::stats::{Ratio, jain, median, paired_ratio, range};
 use baton_testbed::plan;
-use baton_testbed::stats::{Ratio, jain, median, paired_ratio, range};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 

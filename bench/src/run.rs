@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use baton_testbed::stats::median;
+use baton_report::stats::median;
 use hdrhistogram::Histogram;
 use kvm_ioctls::Kvm;
 

@@ -4,9 +4,9 @@
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use anyhow::{Context, Result};
+use baton_report::stats::median;
 use baton_sim::outcome::simulate;
 use baton_sim::scenario::Scenario;
-use baton_testbed::stats::median;
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use baton_testbed::columns::aligned;
-use baton_testbed::stats::jain;
+use baton_report::columns::aligned;
+use baton_report::stats::jain;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::NONE;

@@ -4,7 +4,7 @@
 //! One description of each machine serves all of its rows, and no parameter is set for one result.
 
 use anyhow::{Result, anyhow, bail};
-use baton_testbed::interrupt::{self, Interrupted};
+use baton_output::interrupt::{self, Interrupted};
 use serde::Serialize;
 
 use crate::lookups;

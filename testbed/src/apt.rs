@@ -54,7 +54,7 @@ impl Apt {
                 Ok(_) => return Ok(apt),
                 Err(error) => {
                     refused = error.context("cannot fetch Debian's package lists");
-                    crate::interrupt::check()?;
+                    baton_output::interrupt::check()?;
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use baton_output::note;
 
-use crate::interrupt;
+use baton_output::interrupt;
 
 /// Unfinished entries; what a killed run left is removed by the next.
 const UNFINISHED: &str = ".part-";

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::interrupt;
+use baton_output::interrupt;
 
 /// The longest time between two looks whether the user asked for an end.
 const TICK: Duration = Duration::from_millis(20);

@@ -19,7 +19,6 @@ use crate::console::Fault;
 use crate::emulator::Emulator;
 use crate::exact::{self, Exact, Ready};
 use crate::image;
-use crate::interrupt::{self, Interrupted};
 use crate::kernel::{Kernel, Series};
 use crate::kvm::{self, Accel, Virtualization};
 use crate::log;
@@ -28,6 +27,7 @@ use crate::qemu;
 use crate::terminal;
 use crate::userland::{Userland, check_qemu};
 use crate::wire::{self, CHUNK, Decoder, Frame};
+use baton_output::interrupt::{self, Interrupted};
 
 pub use crate::wire::Hello;
 

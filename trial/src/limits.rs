@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use baton_report::stats::median;
 use baton_testbed::kernel_log::KernelLog;
-use baton_testbed::stats::median;
 
 use crate::bundle::Sample;
 use crate::plan::Who;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_testbed::stats::{median, paired_ratio};
+use baton_report::stats::{median, paired_ratio};
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::{Abort, Bundle, Slot, VmTimes};

@@ -2,12 +2,12 @@
 //! `baton sim compare`: some keys varied, side by side.
 
 use anyhow::{Result, bail, ensure};
+use baton_output::interrupt::{self, Interrupted};
 use baton_output::{open_all, say};
+use baton_report::columns::aligned;
+use baton_report::stats::{median, paired_ratio, range};
 use baton_sim::outcome::{Outcome, short};
 use baton_sim::sweep::{axis, check, each, points};
-use baton_testbed::columns::aligned;
-use baton_testbed::interrupt::{self, Interrupted};
-use baton_testbed::stats::{median, paired_ratio, range};
 use clap::Args;
 
 use super::output::Output;

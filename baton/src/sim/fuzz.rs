@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, bail};
+use baton_output::interrupt::Interrupted;
 use baton_output::{OutFile, note, say};
 use baton_sim::fuzz::{Failure, fuzz, generate};
-use baton_testbed::interrupt::Interrupted;
 
 use super::seeds::Seeds;
 use super::stopped;

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use baton_output::interrupt;
 use baton_output::{note, say};
 use baton_sim::build::is_source;
 use baton_sim::explain::explain;
@@ -31,7 +32,6 @@ use baton_sim::keys::{Change, overrides};
 use baton_sim::outcome::{Outcome, simulate};
 use baton_sim::scenario::{Scenario, Text};
 use baton_sim::sweep::{Point, changes};
-use baton_testbed::interrupt;
 use clap::{Args, Subcommand};
 
 /// 128 + SIGINT.

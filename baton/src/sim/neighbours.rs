@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, bail};
+use baton_output::interrupt::Interrupted;
 use baton_output::{OutFile, note, say};
+use baton_report::stats::median;
 use baton_sim::neighbours::{Late, Mixture, Row, generate, mixture};
-use baton_testbed::interrupt::Interrupted;
-use baton_testbed::stats::median;
 use clap::Args;
 
 use super::seeds::Seeds;

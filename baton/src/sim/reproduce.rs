@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use baton_output::{open_all, say};
 use baton_sim::reproduce::{reproduce, verdict};
-use baton_testbed::columns::aligned;
-use baton_testbed::interrupt;
+use baton_report::columns::aligned;
+use baton_output::interrupt;
 use clap::Args;
 use serde_json::json;
 

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use baton_output::interrupt::{self, Interrupted};
 use baton_output::{Draft, OutFile, note, open_all, say};
 use baton_sim::build::is_source;
 use baton_sim::outcome::short;
-use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::json;
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use baton_output::interrupt;
 use baton_sim::build::{is_source, known};
 use baton_sim::fuzz::in_process;
 use baton_sim::outcome::Outcome;
 use baton_sim::scenario::Text;
-use baton_testbed::interrupt;
 use clap::Args;
 
 use super::{Jobs, apart, progress, stopped};

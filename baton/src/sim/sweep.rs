@@ -7,11 +7,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use baton_output::interrupt::{self, Interrupted};
 use baton_output::{note, open_all, say};
+use baton_report::columns::aligned;
 use baton_sim::outcome::{Outcome, short};
 use baton_sim::sweep::{Point, axis, changes, check, each, points};
-use baton_testbed::columns::aligned;
-use baton_testbed::interrupt::{self, Interrupted};
 use clap::Args;
 use serde_json::Value;
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, bail};
 use baton_haltpoll::{Governor, Halts};
-use baton_testbed::interrupt;
+use baton_output::interrupt;
 use hdrhistogram::Histogram;
 use memslots::Hint;
 use rand_core::{RngCore, SeedableRng};
@@ -350,7 +350,7 @@ impl Sim {
     }
 
     /// Errors: the scheduler broke a rule, an invariant does not hold, a workload is stuck, or
-    /// SIGINT or SIGTERM has come ([`baton_testbed::interrupt`]).
+    /// SIGINT or SIGTERM has come ([`baton_output::interrupt`]).
     pub fn run(&mut self) -> Result<()> {
         let mut since_time_passed = 0u64;
         while let Some((at, event)) = self.queue.pop() {

@@ -16,7 +16,7 @@ use crate::elf;
 use crate::hash;
 use crate::host::{Exec, Host, HostError, HostOptions, Parts, parts};
 use crate::image;
-use crate::interrupt;
+use baton_output::interrupt;
 
 pub struct Ready {
     program: PathBuf,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Second by second: what was measured, and who scheduled.
 
-use baton_testbed::stats::median;
+use baton_report::stats::median;
 use maud::{Markup, html};
 
 use super::View;
