@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a look-up costs: this crate, what KVM did before and after its look-up was optimized in 2014
-//! (Igor Mammedov, seed 004), vm-memory, and maps that one might use instead.
+//! (Mammedov 2014), vm-memory, and maps that one might use instead.
 //!
 //! Every look-up waits for the one before it, as a VMM cannot go on before it has the slot. All take
 //! turns, in many short rounds, so that a machine that slows down slows them all.
@@ -24,7 +24,7 @@ use vm_memory::{
     Address, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
 };
 
-/// One to four: no search should lose against looking at all of them. 13 and 117: seed 004. 509:
+/// One to four: no search should lose against looking at all of them. 13 and 117: Mammedov 2014. 509:
 /// what KVM allowed for years. 32,764: what it allows now.
 const SLOTS: [usize; 7] = [1, 2, 4, 13, 117, 509, 32_764];
 
@@ -141,7 +141,7 @@ fn random() -> impl FnMut() -> u64 {
     }
 }
 
-/// `same`: always one slot. `boot`: of three slots, mostly the same as before, as seed 004 says of
+/// `same`: always one slot. `boot`: of three slots, mostly the same as before, as Mammedov 2014 says of
 /// guests that boot; 15 times of 16. `random`: any.
 fn sequence(slots: &[Slot<u64>], pattern: &str) -> Result<Vec<u64>> {
     let mut random = random();
@@ -235,7 +235,7 @@ fn chain<'a>(mut find: impl FnMut(u64) -> u64 + 'a) -> Lookups<'a> {
     })
 }
 
-/// `search_memslots()` after the first patch of seed 004; before it, without `last`.
+/// `search_memslots()` after the first patch of Mammedov 2014; before it, without `last`.
 fn linear_last_used(slots: &[Slot<u64>], last: &AtomicUsize, gfn: u64) -> u64 {
     if let Some(slot) = slots.get(last.load(Ordering::Relaxed)).filter(|slot| slot.contains(gfn)) {
         return slot.base_gfn;
@@ -249,7 +249,7 @@ fn linear_last_used(slots: &[Slot<u64>], last: &AtomicUsize, gfn: u64) -> u64 {
     0
 }
 
-/// `search_memslots()` after seed 004; slots with the highest frame first, as there.
+/// `search_memslots()` after Mammedov 2014; slots with the highest frame first, as there.
 fn binary_last_used(slots: &[Slot<u64>], last: &AtomicUsize, gfn: u64) -> u64 {
     if let Some(slot) = slots.get(last.load(Ordering::Relaxed)).filter(|slot| slot.contains(gfn)) {
         return slot.base_gfn;

@@ -17,17 +17,17 @@ pub enum OnSpin {
     Random,
     /// From the one behind the last that was boosted (Rik van Riel, Linux 3.3).
     LastBoosted,
-    /// Not those that spin themselves, except every other time (seed 000, Linux 3.6).
+    /// Not those that spin themselves, except every other time (Raghavendra 2012, Linux 3.6).
     Eligible,
-    /// The same with a counter: as often not as it has spun of late (seed 000's enhancement 1).
+    /// The same with a counter: as often not as it has spun of late (Raghavendra 2012's enhancement 1).
     EligibleCounter,
     /// And of the preempted only those in the guest's kernel (Linux 4.13 on).
     Kernel,
-    /// Or with an interrupt pending (Wanpeng Li, seed 001, Linux 5.13).
+    /// Or with an interrupt pending (W. Li's answer to Ishiguro 2021, Linux 5.13).
     PendingInterrupt,
-    /// Or marked as receiver of an IPI since the last entry (Sean Christopherson, seed 001).
+    /// Or marked as receiver of an IPI since the last entry (S. Christopherson's answer to it).
     IpiFlag,
-    /// Or receivers of an IPI that this spinner has sent (Kenta Ishiguro, seed 001), of the first 64
+    /// Or receivers of an IPI that this spinner has sent (Ishiguro 2021), of the first 64
     /// vCPUs.
     IpiPairs64,
     /// The same without that limit.
@@ -52,7 +52,7 @@ impl OnSpin {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HaltPoll {
     Off,
-    /// Always so long, ns (Linux 4.0, seed 002).
+    /// Always so long, ns (Linux 4.0, Bonzini 2015).
     Fixed(Ns),
     /// Up to so long, ns, grown and shrunk by 2 from 10 µs (Linux 4.3 on).
     Adaptive(Ns),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a look-up of a memory slot takes, measured here and now: seed 004's search before and after, and
+//! What a look-up of a memory slot takes, measured here and now: Mammedov 2014's search before and after, and
 //! the memslots crate. Each look-up waits for the one before it.
 
 use std::hint::black_box;
@@ -21,13 +21,13 @@ pub struct Times {
     /// A walk over slots sorted by size, without and with the slot that was found last.
     pub linear: f64,
     pub linear_last: f64,
-    /// The seed's binary search over slots sorted by frame, after the one found last.
+    /// Mammedov's binary search over slots sorted by frame, after the one found last.
     pub binary_last: f64,
     /// The memslots crate.
     pub ours: f64,
 }
 
-/// A look-up that finds nothing in the caches: the seed's greatest figures.
+/// A look-up that finds nothing in the caches: Mammedov's greatest figures.
 pub struct Cold {
     pub linear: f64,
     pub ours: f64,

@@ -178,7 +178,7 @@ pub struct VmSpec {
     /// Memory slots, looked up at each exit; 0: the machine's costs have that in them.
     #[serde(default)]
     pub memslots: u32,
-    /// The largest so many of them are in use: "2-3 memslots are used extensively" (seed 004).
+    /// The largest so many of them are in use: "2-3 memslots are used extensively" (Mammedov 2014).
     #[serde(default = "three")]
     pub memslots_used: u32,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory slots on a vCPU's way out of the guest: whatever KVM reads of the guest's memory there, it
-//! looks a frame's slot up first (`gfn_to_memslot()`; seed 004).
+//! looks a frame's slot up first (`gfn_to_memslot()`; Mammedov 2014).
 
 use memslots::{Flags, Hint, Slot, Snapshot};
 use rand_core::RngCore;
@@ -12,11 +12,11 @@ use crate::machine::{Costs, Ns};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lookup {
-    /// A walk, the largest slot first (before seed 004).
+    /// A walk, the largest slot first (before Mammedov 2014).
     Linear,
     /// The slot that was found last, else a walk.
     LinearLast,
-    /// The same, else a search by frame (seed 004, Linux 3.19; the memslots crate).
+    /// The same, else a search by frame (Mammedov 2014, Linux 3.19; the memslots crate).
     Search,
 }
 
@@ -27,7 +27,7 @@ pub struct Slots {
     used: Vec<u64>,
 }
 
-/// One look-up in so many may be of another slot than the one before ("mostly the same", seed 004).
+/// One look-up in so many may be of another slot than the one before ("mostly the same", Mammedov 2014).
 const ANOTHER: u64 = 10;
 
 impl Slots {

@@ -30,7 +30,7 @@ const NAMES: [(&str, &str); 15] = [
     ("file-server", "short calls with two kernel locks each; every 49th sleeps for its disk"),
     ("o-dsync", "one task writes with O_DSYNC to a disk with a battery-backed cache"),
     ("timer", "one task sleeps until a timer every millisecond (cyclictest)"),
-    ("idle", "each vCPU wakes 2.5 times a second, as an idle Linux of four vCPUs (seed 002)"),
+    ("idle", "each vCPU wakes 2.5 times a second, as an idle Linux of four vCPUs (Bonzini 2015)"),
     ("ipi", "one vCPU interrupts another and waits, over and over"),
 ];
 
@@ -264,7 +264,7 @@ fn file_server(tasks: u32) -> Vec<Program> {
 }
 
 /// Writes with O_DSYNC: 50 µs in the device (a SAS controller's cache, estimated), 20 µs of CPU around
-/// them. The other vCPUs halt now and then: 50 times a second in all (seed 002).
+/// them. The other vCPUs halt now and then: 50 times a second in all (Bonzini 2015).
 fn o_dsync(vcpus: u32) -> Vec<Program> {
     let write =
         vec![kernel(10 * US, 0.1), Op::Io { mean: 50 * US }, compute(10 * US, 0.1), Op::Done];

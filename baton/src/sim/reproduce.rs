@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `baton sim reproduce`: the seeds' tables and claims.
+//! `baton sim reproduce`: tables and claims of papers, talks and patches.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use baton_output::{open_all, say};
-use baton_sim::reproduce::{reproduce, verdict};
-use baton_report::columns::aligned;
 use baton_output::interrupt;
+use baton_output::{open_all, say};
+use baton_report::columns::aligned;
+use baton_sim::reproduce::{reproduce, verdict};
 use clap::Args;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
     let (rows, ended) = reproduce(jobs, |part| line(format_args!("{part}")));
     line(format_args!(""));
     let mut table = vec![
-        ["claim", "seed", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
+        ["claim", "paper", "theirs", "ours", "ratio", "sign", "rank", "within 1.5", ""]
             .map(String::from)
             .to_vec(),
     ];
@@ -38,7 +38,7 @@ pub fn reproduce_all(options: &Reproduce) -> Result<()> {
     for row in &rows {
         table.push(vec![
             row.claim.clone(),
-            row.seed.into(),
+            row.paper.into(),
             row.theirs.map_or("–".into(), percent),
             percent(row.ours),
             row.ratio.map_or("–".into(), |ratio| format!("{ratio:.2}")),
