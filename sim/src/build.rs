@@ -9,18 +9,18 @@ use crate::fair::{Fair, Kind};
 use crate::guest::{GuestTask, TaskState, Vm};
 use crate::keys::{did_you_mean, ensure_key, wrong};
 use crate::locks::Locks;
-use crate::machine::{CpuSet, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::machine::{CpuSet, Group, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scenario::{Scenario, VmSpec};
-use crate::scx::{self, Group, Scx};
+use crate::scx::{self, Scx};
 use crate::sim::{HostThread, Setup, Sim};
 use crate::slots::Slots;
 
 /// Schedulers that come with the simulator, a line each.
 pub const SCHEDULERS: [(&str, &str); 7] = [
     ("cfs", "the kernel's, with its buddies (Linux 2.6.24 to 6.5)"),
-    ("cfs-debooster", "the same; the spinner is held back (seed 001)"),
+    ("cfs-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
     ("eevdf", "the kernel's (6.6 on)"),
-    ("eevdf-debooster", "the same; the spinner is held back (seed 001)"),
+    ("eevdf-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
     ("scx_baton", "Baton's own BPF source"),
     ("scx_fifo", "a small example, sim/examples/fifo.bpf.c"),
     ("scx_vtime", "a small example, sim/examples/vtime.bpf.c"),

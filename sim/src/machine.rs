@@ -289,6 +289,33 @@ impl Machine {
     }
 }
 
+/// A cgroup. Those of VMs come first, in their order.
+pub struct Group {
+    pub weight: u32,
+    pub quota: Option<Quota>,
+    /// The place of its parent among them; `None`: the root.
+    pub parent: Option<usize>,
+}
+
+/// What KVM does with a vCPU, where a probe can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvmEvent {
+    /// Its thread is on a pCPU (`kvm_arch_vcpu_load()`).
+    VcpuLoaded,
+    /// A PAUSE exit begins (`kvm_vcpu_on_spin()`), and ends.
+    Spins,
+    Spun,
+    /// It interrupts another vCPU of its VM, by that one's number there.
+    IpiSent {
+        to: u32,
+    },
+    /// HLT begins, with at most so long a polling, and ends (`kvm_vcpu_halt()`).
+    Halts {
+        poll_ns: Ns,
+    },
+    Halted,
+}
+
 /// Which keys of cgroups a scheduler heeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heeds {
@@ -318,14 +345,8 @@ pub trait Scheduler {
     fn nr_running(&self, m: &Machine, cpu: u32) -> usize;
     fn affinity_changed(&mut self, m: &mut Machine, task: u32);
     fn cpu_changed(&mut self, m: &mut Machine, cpu: u32, online: bool);
-    /// KVM's events, for those who listen.
-    fn vcpu_loaded(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
-    fn vcpu_spins(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
-    fn vcpu_spun(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
-    /// The vCPU that runs on `cpu` interrupts another one of its VM, by that one's number there.
-    fn ipi_sent(&mut self, _m: &mut Machine, _cpu: u32, _to: u32) {}
-    fn vcpu_halts(&mut self, _m: &mut Machine, _cpu: u32, _task: u32, _poll_ns: Ns) {}
-    fn vcpu_halted(&mut self, _m: &mut Machine, _cpu: u32, _task: u32) {}
+    /// Something that KVM does for the vCPU `task` on `cpu`.
+    fn kvm(&mut self, _m: &mut Machine, _cpu: u32, _task: u32, _event: KvmEvent) {}
     /// The `cpu.weight` of a VM's cgroup changes.
     fn weight_changes(&mut self, _m: &mut Machine, _vm: u32, _weight: u32) {}
     /// The `cpu.max` of a VM's cgroup changes.

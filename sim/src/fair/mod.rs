@@ -9,8 +9,7 @@ mod shares;
 mod timeline;
 
 use crate::locks::Lock;
-use crate::machine::{Heeds, Machine, NONE, Ns, Quota, Scheduler, State};
-use crate::scx::Group;
+use crate::machine::{Group, Heeds, Machine, NONE, Ns, Quota, Scheduler, State};
 use crate::scx::counters::FAIR_COUNTERS;
 use bandwidth::Bandwidth;
 use shares::Shares;
@@ -577,7 +576,7 @@ impl Scheduler for Fair {
             self.timelines[at].next = entity;
         }
         self.give_way(m, cpu, from);
-        // Seed 001: the spinner's vruntime is raised until the one it waits for can be picked.
+        // Ishiguro 2021: the spinner's vruntime is raised until the one it waits for can be picked.
         let (spinner, target) = (self.tasks[from as usize], self.tasks[to as usize]);
         if self.debooster && there == cpu && spinner.vm == target.vm {
             let (vruntime, deadline) = (self.e(to).vruntime, self.e(to).deadline);

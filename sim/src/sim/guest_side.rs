@@ -5,7 +5,7 @@ use rand_core::RngCore;
 
 use super::{EVER, Sim, Then};
 use crate::guest::{Act, Interrupt, LockKind, Op, Spin, TaskState};
-use crate::machine::{NONE, Ns, State};
+use crate::machine::{KvmEvent, NONE, Ns, State};
 use crate::queue::Event;
 
 /// A task of a guest runs so long before another one of its vCPU: a tick at HZ=250.
@@ -568,7 +568,7 @@ impl Sim {
         if !(self.kvm.avic && runs) && self.seen() {
             let first = self.vms[self.vcpus[from as usize].vm as usize].first;
             let cpu = self.m.task(from).cpu;
-            self.sched.ipi_sent(&mut self.m, cpu, to - first);
+            self.sched.kvm(&mut self.m, cpu, from, KvmEvent::IpiSent { to: to - first });
         }
         let Some(trace) = &mut self.trace else { return };
         match self.m.tasks[to as usize].state {

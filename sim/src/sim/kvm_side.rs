@@ -8,7 +8,7 @@ use super::{Sim, Then};
 use crate::guest::{Act, Interrupt};
 use crate::kvm::{GROW_START, HaltPoll, OnSpin, next_poll};
 use crate::locks::Lock;
-use crate::machine::{Ns, State};
+use crate::machine::{KvmEvent, Ns, State};
 use crate::queue::Event;
 
 /// A vCPU that spins and is skipped as candidate by the counter: at most so often.
@@ -79,7 +79,7 @@ impl Sim {
             }
         };
         if self.seen() {
-            self.sched.vcpu_halts(&mut self.m, cpu, v, limit);
+            self.sched.kvm(&mut self.m, cpu, v, KvmEvent::Halts { poll_ns: limit });
             self.vcpus[at].in_halt = self.m.now.max(1);
         }
         self.vcpus[at].halted_at = self.m.now.max(1);
@@ -104,7 +104,7 @@ impl Sim {
         self.halts.lengths[bucket(self.m.now - since)] += 1;
         if self.seen() {
             let cpu = self.m.task(v).cpu;
-            self.sched.vcpu_halted(&mut self.m, cpu, v);
+            self.sched.kvm(&mut self.m, cpu, v, KvmEvent::Halted);
         }
     }
 
@@ -193,10 +193,10 @@ impl Sim {
             trace.instant(self.m.now, me, "PAUSE-loop exit");
         }
         if self.seen() {
-            self.sched.vcpu_spins(&mut self.m, cpu, me);
+            self.sched.kvm(&mut self.m, cpu, me, KvmEvent::Spins);
         }
         let yields = self.seek_target(cpu, me);
-        self.sched.vcpu_spun(&mut self.m, cpu, me);
+        self.sched.kvm(&mut self.m, cpu, me, KvmEvent::Spun);
         yields
     }
 

@@ -6,7 +6,7 @@ use super::{EVER, HostThread, Segment, Sim, Then};
 use crate::guest::Act;
 use crate::kvm::HaltPoll;
 use crate::locks::Lock;
-use crate::machine::{NONE, Ns, State};
+use crate::machine::{KvmEvent, NONE, Ns, State};
 use crate::queue::Event;
 
 impl Sim {
@@ -187,7 +187,7 @@ impl Sim {
             v.exits(self.costs.switch_ns + moves);
             self.clear_vmcs(task, before, cpu);
             self.is_ready(task, false);
-            self.sched.vcpu_loaded(&mut self.m, cpu, task);
+            self.sched.kvm(&mut self.m, cpu, task, KvmEvent::VcpuLoaded);
             if self.vcpus[task as usize].in_halt > 0 {
                 self.halts.wakeups[bucket(waited)] += 1;
             }
