@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# Guests by hand, for the tests in host.rs; runs in the emulated host's busybox shell.
+# Guests by hand, for the tests in baton/tests/host/; runs in the emulated host's busybox shell.
 #
 #   vm NAME [QEMU OPTIONS]      starts a guest in the cgroup NAME and waits until it is up
 #   work NAME SECONDS WORKLOAD  has it run a workload, in the background

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks that may run on some pCPUs alone.
+
+use baton_sim::scenario::load;
+
+use super::*;
+
+/// A VM that runs everywhere began its turns on other pCPUs and took this one with them; or took it
+/// from the bound vCPU, at once, or behind a thread of the kernel.
+#[test]
+fn a_bound_vcpu_keeps_its_share_beside_a_vm_that_runs_everywhere() {
+    // Between turns a quiet host gives it less than its whole pCPU.
+    for (head, least) in [(HEAD, 0.9), (quiet(), 0.5)] {
+        for seed in 1..4 {
+            let outcome = run(&format!(
+                "seed = {seed}\n{head}[[vm]]\nvcpus = 1\npin = true\nworkload = \"compute\"\n\
+                 [[vm]]\nvcpus = 12\nworkload = \"hackbench\""
+            ));
+            assert!(outcome.vms[0].used > least, "seed {seed}\n{}", outcome.table());
+        }
+    }
+}
+
+/// The VM had its share by its other vCPU; the one beside the thread got 4 % of its pCPU.
+#[test]
+fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
+    for steps in ["\"compute 100us\"", "\"compute 100us kernel\", \"call\""] {
+        let [eevdf, baton] = beside(&format!(
+            "pcpus = 2\n[[vm]]\nvcpus = 2\npin = true\n[[vm.task]]\ncount = 2\n\
+             program = [{steps}, \"done\"]\n[[thread]]\ncpu = 1\nrun-us = 1000"
+        ));
+        assert!(baton.0 > 0.95 * eevdf.0, "{steps}: {} and {}", baton.0, eevdf.0);
+    }
+}
+
+/// Ten thousand threads bound to one pCPU: none waits until the kernel's watchdog ends Baton.
+#[test]
+fn ten_thousand_bound_threads_do_not_stall() {
+    let set = |key: &str, value: &str| (key.to_string(), value.to_string());
+    let changes = [set("thread.0.count", "9999"), set("seconds", "40"), set("starvation-s", "15")];
+    simulate(&load("attack-bound", &changes).expect("known")).expect("nobody starves");
+}
+
+/// Four pinned vCPUs take a lock by turns; another VM's vCPU computes, and is always behind them.
+/// The one that shares its pCPU with that one hardly ran, and nobody got the lock: 1,700 a second.
+#[test]
+fn a_pinned_vcpu_that_its_siblings_wait_for_gets_its_part() {
+    let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seed = 13612\nseconds = 3.0\n[kvm]\nple-user = false\n\
+         [[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"compute 100us ±20%\", \"io 500us\", \"done\"]\n\
+         [[vm]]\npin = true\nvcpus = 4\nworkload = \"lock\"\n\
+         [[vm]]\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\npin = true\nvcpus = 4\n[[vm.task]]\ncount = 4\n\
+         program = [\"sleep 48872us ±20%\", \"compute 194us ±20%\", \"done\"]\n\
+         [[thread]]\nrun-us = 5\nsleep-us = 65\ncpu = 1\n");
+    let used = out.vms[2].used;
+    // Of EEVDF's 160,000, its part.
+    assert!(out.vms[1].rate > 30_000.0, "{} a second", out.vms[1].rate);
+    assert!(used > 0.75, "the one that computes has {used} of a pCPU");
+}
+
+/// A host thread that computes on one pCPU is behind a light VM on the others, which drives virtual
+/// time, for ever: a vCPU bound there had 3 % of the pCPU. And one of eight pinned vCPUs that meet
+/// at barriers shares its pCPU with a VM of one vCPU: it is to run with its siblings, in their turn
+/// (26 rounds a second).
+#[test]
+fn a_bound_vcpu_has_its_part_beside_threads_and_small_vms() {
+    let out = run("machine = \"xeon-8\"\npcpus = 4\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seed = 10311\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\nweight = 20\nvcpus = 4\nworkload = \"ebizzy\"\n\
+         [[vm]]\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"sleep 72us ±20%\", \"compute 9us ±20%\", \"done\"]\n\
+         [[vm]]\nweight = 200\nvcpus = 2\n[[vm.task]]\ncount = 2\n\
+         program = [\"sleep 3304us ±20%\", \"compute 50us ±20%\", \"done\"]\n\
+         [[thread]]\nrun-us = 1000\nsleep-us = 0\ncpu = 0\n");
+    assert!((0.2..0.7).contains(&out.vms[0].used), "{} of its pCPU", out.vms[0].used);
+    let out = run("machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nwarmup = 0.9\nseed = 10111\n\
+         [kvm]\nple-user = false\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\npin = true\nvcpus = 8\nworkload = \"barrier\"\n\
+         [[vm]]\nvcpus = 8\nworkload = \"compute\"\n");
+    assert!(out.vms[1].rate > 250.0 && out.vms[0].used > 0.8, "{}", out.table());
+}
+
+/// VMs that are behind their due visited a pCPU one after the other, for ever, and a vCPU that is
+/// bound there was not looked for: it waited 1.36 s.
+#[test]
+fn visits_leave_room_for_who_is_bound() {
+    let guest = |lock: &str, more: &str| format!("guest = {{ lock = \"{lock}\", {more} }}\n");
+    run(&[
+        "machine = \"ryzen-16\"\nscheduler = \"scx_baton\"\nseconds = 0.75\nwarmup = 0.9\n\
+         seed = 5002052\nstarvation-s = 1.0\n[kvm]\nhalt-poll = \"off\"\nple = false\n\
+         ple-user = false\non-spin = \"last-boosted\"\nposted = true\n\
+         [[thread]]\ncount = 2\nown-cgroup = false\nrun-us = 3662\nsleep-us = 0\n"
+            .to_string(),
+        "[[vm]]\nvcpus = 9\nworkload = \"o-dsync\"\n".to_string(),
+        guest("queued", "pv-ipi = true, pv-tlb-flush = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 15\ncpus = \"llc\"\nworkload = \"compute\"\n".to_string(),
+        guest("pv-queued", "pv-tlb-flush = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 15\npin = true\nworkload = \"lock\"\n".to_string(),
+        guest("test-and-set", "kick-yields = true, pv-ipi = true, sched-yield = true"),
+        "[[vm]]\nvcpus = 7\nworkload = \"idle\"\n".to_string(),
+        guest("queued", "pv-ipi = true, pv-tlb-flush = true"),
+    ]
+    .concat());
+}
+
+/// Two vCPUs that wait for each other have one pCPU between them, as other VMs are bound to the
+/// other one. They took turns of 12 ms there, and came to one barrier in each: 94 a second.
+#[test]
+fn siblings_that_share_one_pcpu_take_short_slices() {
+    let out = run("machine = \"xeon-8\"\npcpus = 2\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seed = 10202\n[kvm]\nple-user = false\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"ebizzy\"\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"barrier\"\n\
+         [[vm]]\nvcpus = 2\nworkload = \"barrier\"\n");
+    assert!(out.vms[2].rate > 300.0, "{} a second", out.vms[2].rate);
+}
+
+/// Three threads of one pCPU that sleep, so that one waits whenever another stops: virtual time
+/// stood still, as only the first one of a queue was looked at, and the third waited for seconds.
+#[test]
+fn bound_threads_that_sleep_share_their_pcpu() {
+    let out = run("machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nseconds = 6.0\n\
+                   starvation-s = 0.5\n\
+                   [[thread]]\ncount = 3\nrun-us = 817\nsleep-us = 2145\ncpu = 3\n\
+                   [[thread]]\ncount = 3\nrun-us = 2032\nsleep-us = 1615\ncpu = 2\n");
+    let (least, most) = (3..6).fold((f64::MAX, 0.0), |(least, most), i| {
+        (out.threads[i].min(least), out.threads[i].max(most))
+    });
+    assert!(least > 0.9 * most, "{:?}", out.threads);
+}
+
+/// A cpuset holds for a thread bound to one pCPU, too.
+#[test]
+fn a_thread_is_bound_within_its_cgroup() {
+    let text = |cpu: u32| {
+        format!(
+            "{HEAD}[[cgroup]]\nname = \"cell\"\ncpus = \"0-3\"\n\
+             [[vm]]\nvcpus = 1\nworkload = \"idle\"\n\
+             [[thread]]\nrun-us = 10\nsleep-us = 10\ncgroup = \"cell\"\ncpu = {cpu}\n"
+        )
+    };
+    run(&text(3));
+    assert!(error(&text(4)).contains("does not have pCPU 4"), "{}", error(&text(4)));
+}
+
+/// On two last-level caches a VM that fits into one stays there, and one that is bound to a
+/// cpuset never leaves it, under either scheduler.
+#[test]
+fn vms_stay_within_their_cpusets() {
+    for scheduler in ["eevdf", "scx_baton"] {
+        let text = format!(
+            "machine = \"ryzen-16\"\nscheduler = \"{scheduler}\"\nseconds = 0.5\n\
+             [[cgroup]]\nname = \"left\"\ncpus = \"0-3,8-11\"\n\
+             [[vm]]\ncount = 2\nvcpus = 8\ncgroup = \"left\"\nworkload = \"compute\"\n\
+             [[vm]]\nvcpus = 8\ncpus = \"4-7,12-15\"\nworkload = \"compute\"\n"
+        );
+        let outcome = run(&text);
+        for vm in &outcome.vms {
+            assert_eq!(vm.moves_per_s[2..], [0.0, 0.0], "{scheduler}: {:?}", vm.moves_per_s);
+        }
+        assert!(outcome.vms[2].used > 7.8, "{scheduler}: {}", outcome.table());
+        assert!(outcome.vms[0].used + outcome.vms[1].used > 7.8, "{}", outcome.table());
+    }
+}
