@@ -26,7 +26,7 @@ struct cpu_ctx {
 	u32 kicked; /* preemption is on its way, do not ask for another */
 	u32 brief; /* who preempts will run for a moment */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
-	s32 donor; /* the vCPU that goes on when the boosted one has had its time; 0: none */
+	s32 resume_pid; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */
 	u32 kept_vm;
 	/* the next line */
@@ -35,8 +35,8 @@ struct cpu_ctx {
 	u64 donates_until; /* ns; end of the slice that directed yields hand on here */
 	u64 mixed_at; /* ns; when another VM's vCPU than before began to run here */
 	u32 boost_vm;
-	u32 donor_vm;
-	s32 resumes; /* the donor, on its way */
+	u32 resume_vm;
+	s32 resuming; /* that vCPU, on its way */
 	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
 	u32 far; /* so many LLCs behind this one is the one that the last pick looked at */
 	u32 rescued; /* what runs is ahead of its quota, and not for long */
@@ -113,7 +113,7 @@ static void keep(const struct task_struct *p, struct task_ctx *t, s32 cpu)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
-	if (!c->brief || c->kept || t->queued_vm || (c->donor && c->donor != p->pid))
+	if (!c->brief || c->kept || t->queued_vm || (c->resume_pid && c->resume_pid != p->pid))
 		return;
 	/* It is moved, or has lost this pCPU by its affinity. */
 	if (t->last_cpu != cpu || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
@@ -163,10 +163,10 @@ static void preempt(s32 cpu)
 }
 
 /* @pid, of the VM in @slot, goes on when who is boosted on @c has had its time. */
-static void donates(struct cpu_ctx *c, s32 pid, u32 slot)
+static void resumes_later(struct cpu_ctx *c, s32 pid, u32 slot)
 {
-	c->donor = pid;
-	c->donor_vm = slot;
+	c->resume_pid = pid;
+	c->resume_vm = slot;
 }
 
 /*
@@ -180,7 +180,7 @@ static int look(void *map, int *key, struct look_timer *at)
 	u64 now = scx_bpf_now(), ends_at = c->ends_at;
 	bool over = ends_at && !vtime_before(now, ends_at);
 
-	if (c->rescued || (c->runs == RUNS_VCPU && (c->donor || over || polls(at->cpu))))
+	if (c->rescued || (c->runs == RUNS_VCPU && (c->resume_pid || over || polls(at->cpu))))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
 	else if (c->idle_look && count(COUNT_WAITING))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_IDLE);

@@ -13,21 +13,21 @@ static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
 	bool moved = start_vcpu(c->boost_pid, c->boost_vm, c->boost_slice, BOOST_SIBLING, cpu);
 
 	c->boost_pid = 0;
-	if (moved && c->donor)
+	if (moved && c->resume_pid)
 		look_soon(cpu, BOOST_IPI_NS);
 	stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
 	return moved;
 }
 
 /* The boosted vCPU has had its time: who it was taken from goes on, if it still may. */
-static bool dispatch_donor(struct cpu_ctx *c, s32 donor, s32 cpu, u64 now)
+static bool dispatch_resuming(struct cpu_ctx *c, s32 pid, s32 cpu, u64 now)
 {
 	u64 until = c->donates_until;
 
 	if (!vtime_before(now, until) ||
-	    !start_vcpu(donor, c->donor_vm, until - now, BOOST_NONE, cpu))
+	    !start_vcpu(pid, c->resume_vm, until - now, BOOST_NONE, cpu))
 		return false;
-	c->resumes = donor;
+	c->resuming = pid;
 	return true;
 }
 
@@ -60,17 +60,17 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 verified_once int dispatch_given(s32 cpu, bool asked, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	s32 donor = c->donor;
+	s32 pid = c->resume_pid;
 
 	if (c->boost_pid) {
 		if (dispatch_boosted(c, cpu))
 			return true;
-		donor = 0;
-	} else if (donor && !asked && dispatch_visitor(c->donor_vm, cpu, now)) {
+		pid = 0;
+	} else if (pid && !asked && dispatch_visitor(c->resume_vm, cpu, now)) {
 		return true;
 	}
-	c->donor = 0;
-	return donor && !asked && dispatch_donor(c, donor, cpu, now);
+	c->resume_pid = 0;
+	return pid && !asked && dispatch_resuming(c, pid, cpu, now);
 }
 
 #endif /* BATON_GIVEN_BPF_H */

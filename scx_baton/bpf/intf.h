@@ -47,7 +47,7 @@ struct vm_times {
 	u64 ran_ns;
 	u64 ready_ns; /* waited for a pCPU */
 	u64 throttled_ns; /* waited for CPU time by cpu.max */
-	u64 costop_ns; /* of that, while a sibling ran: time in which the VM was torn apart */
+	u64 costop_ns; /* of ready_ns, while a sibling ran: time in which the VM was torn apart */
 	u64 spin_ns; /* from one PAUSE exit to the next one at once */
 	u64 boost_ns; /* ran on the slices of spinners, or of siblings that lent their pCPU */
 	u64 owed_ns; /* from being sent an IPI, while not running, until it ran */
@@ -146,7 +146,7 @@ struct vcpu_ctx {
 	u64 owed[VCPU_WORDS]; /* those that it sent one, and that may not have run since */
 	u32 owed_words; /* which words of @owed are not 0 */
 	u64 owes_since; /* ns; when the first of them was sent */
-	u32 waited; /* for a pCPU, at that time, is to be lent one, and has been lent none since */
+	u32 lend_pending; /* it waited then, and no sibling has lent it a pCPU since */
 	s32 pid; /* of its thread */
 };
 
@@ -189,7 +189,7 @@ struct task_ctx {
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	u32 spinning; /* in kvm_vcpu_on_spin() */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
-	u32 judges; /* the vCPU that it yielded to has run: was it of use? */
+	u32 awaiting_verdict; /* the vCPU that it yielded to has run: was it of use? */
 	u64 vcpu_since; /* ns; when it became a vCPU of its VM */
 	struct vcpu_times times; /* since then */
 };

@@ -151,8 +151,8 @@ int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 	__sync_fetch_and_add(&vm->seen_spins, 1);
 	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
 		__sync_fetch_and_add(&vm->times.spin_ns, now - t->spun_at);
-	if (t->judges) {
-		t->judges = false;
+	if (t->awaiting_verdict) {
+		t->awaiting_verdict = false;
 		__sync_fetch_and_add(vtime_before(now, t->started_at + JUDGE_NS)
 					     ? &vm->times.useless
 					     : &vm->times.useful,

@@ -15,7 +15,7 @@ static bool lends(s32 cpu, u32 slot, bool any)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
-	return !c->kicked && !c->boost_pid && !c->donor && c->runs != RUNS_NOTHING &&
+	return !c->kicked && !c->boost_pid && !c->resume_pid && c->runs != RUNS_NOTHING &&
 	       (any || (c->runs == RUNS_VCPU && c->vm == slot));
 }
 
@@ -43,14 +43,14 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	/* Two may have sent it an IPI at once: one serves it. */
-	if (!v || __sync_val_compare_and_swap(&v->waited, 1, 0) != 1 ||
+	if (!v || __sync_val_compare_and_swap(&v->lend_pending, 1, 0) != 1 ||
 	    !lends(cpu, slot, why == BOOST_VISIT))
 		return 0;
 	/* Before that pCPU can look. */
 	if (c->runs == RUNS_VCPU)
-		donates(c, c->pid, c->vm);
+		resumes_later(c, c->pid, c->vm);
 	if (!start_vcpu((s32)owing, slot, BOOST_IPI_NS, why, cpu)) {
-		c->donor = 0;
+		c->resume_pid = 0;
 		return 0;
 	}
 	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);

@@ -1,9 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * scx_baton: the callbacks of the scheduler. Data flows one way: KVM's events
- * (kvm.bpf.c) make vCPU state (state.bpf.h, account.bpf.h), the decisions are taken in
- * policy.h, and place.bpf.h and pick.bpf.h carry them out. What is in which file:
- * docs/ARCHITECTURE.md.
+ * scx_baton: the callbacks of the scheduler. What happens, in the order of the data, and where:
+ *
+ * 1. KVM's events tell which task is a vCPU, who spins, who halts, and who was sent an IPI
+ *    (kvm.bpf.c; owing, polling).
+ * 2. CPU time is charged to a VM or a host task while another one wants it (account, wanted; by
+ *    weight: tree).
+ * 3. A task that becomes runnable takes an idle pCPU (idle). Else, if its VM is behind its due, it
+ *    takes one that it may preempt, as a visitor (room). Else it joins its VM's queue (place).
+ * 4. A pCPU that looks for work runs the task to which it was given (given), else one that may run
+ *    nowhere else (bound), else the host task or the VM's vCPU that is first in order (pick, host,
+ *    first, start).
+ * 5. A vCPU that spins gives its pCPU to the sibling that it waits for (yield). One that sends an
+ *    IPI to a sibling that waits for a pCPU has it lent one (lend).
+ * 6. A tick ends the slice of a task that has had its time, or its cpu.max (below; quota, park).
+ *
+ * The rules are in policy.h. What is in which file: docs/ARCHITECTURE.md.
  */
 #include <scx/common.bpf.h>
 #include "gang.bpf.h"
@@ -69,9 +81,9 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	c->brief = 0;
 	c->idle_look = 0;
 	/* A spinner that goes on is not picked anew. */
-	goes_on = c->resumes == p->pid;
+	goes_on = c->resuming == p->pid;
 	picked = !goes_on && !t->boosted;
-	c->resumes = 0;
+	c->resuming = 0;
 	vm = vm_of(t);
 	if (picked) {
 		/* A sibling in the same turn is no newcomer, however short the slices are. */
@@ -87,7 +99,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
-	} else if (vm && t->boosted && !c->donor && c->ends_at) {
+	} else if (vm && t->boosted && !c->resume_pid && c->ends_at) {
 		/* The spinner's slice was rounded up. */
 		ends_in(cpu, t->run_at, p->scx.slice);
 	}
@@ -133,7 +145,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	}
 	/* What is boosted for a moment has a timer; a sibling on a slice that a spinner gave has
 	 * none. */
-	if (!t->run_vm || t->boosted == BOOST_VISIT || c->donor)
+	if (!t->run_vm || t->boosted == BOOST_VISIT || c->resume_pid)
 		return;
 	if (!count(COUNT_WAITING))
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Who has been sent an IPI and has not taken it, because it does not run: whose sender may spin
- * until it does (seed 001). There is no debt of a vCPU that runs, and it ends where one is
+ * until it does (Ishiguro 2021). There is no debt of a vCPU that runs, and it ends where one is
  * started or stopped: an IPI that was taken while running must not boost a vCPU that was
  * preempted afterwards.
  */
@@ -85,13 +85,13 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 		return;
 	if (!vm_has_bit(vm->owing, to)) {
 		v->owes_since = scx_bpf_now();
-		v->waited = vm_lends(vm) && waits_for(v->pid, slot, -1);
+		v->lend_pending = vm_lends(vm) && waits_for(v->pid, slot, -1);
 	}
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed_words, 1U << vcpu_word(to));
-	lend = v->waited ? bpf_map_lookup_elem(&lend_timers, &cpu) : NULL;
+	lend = v->lend_pending ? bpf_map_lookup_elem(&lend_timers, &cpu) : NULL;
 	if (!lend)
 		return;
 	lend->slot = slot;

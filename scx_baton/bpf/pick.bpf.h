@@ -299,7 +299,7 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 	if (prev_t)
 		charge(prev, prev_t, cpu, now);
 	yielded = c->boost_pid;
-	if ((c->boost_pid || c->donor) && dispatch_given(cpu, asked, now))
+	if ((c->boost_pid || c->resume_pid) && dispatch_given(cpu, asked, now))
 		return;
 	if (yielded && prev_t)
 		prev_t->wait_for = 0;

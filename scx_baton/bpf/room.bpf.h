@@ -25,7 +25,7 @@ verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 		return false;
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
-		return (!c->donor || vm_behind(vm, vnow)) && vm_takes(c, slot, vm, now);
+		return (!c->resume_pid || vm_behind(vm, vnow)) && vm_takes(c, slot, vm, now);
 	running = vm_slot(c->vm);
 	return running && host_goes_first(vtime, running->vtime, vnow);
 }
@@ -158,8 +158,8 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 	c = cpu_ctx(cpu);
 	count_preemption(cpu, scx_bpf_task_cpu(p), vm, t->vm);
 	stat_add(STAT_VISITS, 1);
-	if (c->runs == RUNS_VCPU && !c->donor)
-		donates(c, c->pid, c->vm);
+	if (c->runs == RUNS_VCPU && !c->resume_pid)
+		resumes_later(c, c->pid, c->vm);
 	t->boosted = BOOST_VISIT;
 	c->brief = 1;
 	c->kicked = 1;

@@ -69,10 +69,10 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 		since = vm->busy_since;
 		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))
 			__sync_fetch_and_add(&vm->busy_ns, now - since);
-		if (t->judges)
+		if (t->awaiting_verdict)
 			__sync_fetch_and_add(&vm->times.useful, 1);
 	}
-	t->judges = false;
+	t->awaiting_verdict = false;
 	t->run_vm = NO_VM;
 }
 
@@ -89,7 +89,7 @@ static void ran_for_spinner(struct task_struct *p, struct task_ctx *t)
 	spinner_t = task_ctx(spinner);
 	if (spinner_t && spinner_t->wait_for == p->pid) {
 		spinner_t->wait_for = 0;
-		spinner_t->judges = true;
+		spinner_t->awaiting_verdict = true;
 		vm = vm_slot(t->run_vm);
 		if (vm)
 			__sync_fetch_and_add(&vm->times.boosts, 1);

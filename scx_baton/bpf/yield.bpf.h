@@ -36,32 +36,32 @@ static u64 owed_word(const struct vm_ctx *vm, struct vcpu_ctx *me, u32 w)
 }
 
 /*
- * The thread of vCPU @id, which owes @sender; 0 if @waited and it is not to be lent a pCPU,
+ * The thread of vCPU @id, which owes @sender; 0 if @to_lend and it is not to be lent a pCPU,
  * negative if it owes somebody else.
  */
-verified_once s32 owing_pid(u32 slot, u32 sender, u32 id, bool waited)
+verified_once s32 owing_pid(u32 slot, u32 sender, u32 id, bool to_lend)
 {
 	u64 key = vcpu_key(slot, id);
 	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
 
 	if (!v || !vm_has_bit(v->owes, sender))
 		return -ENOENT;
-	return v->waited || !waited ? v->pid : 0;
+	return v->lend_pending || !to_lend ? v->pid : 0;
 }
 
 /*
  * A vCPU of the VM that owes @sender, waits, and may run on @cpu, or anywhere if that is below 0:
  * its id in the upper half, the pid of its thread in the lower one; 0 if there is none. If
- * @waited, only one that waited when it was sent the IPI, and was lent no pCPU since. Who has run
+ * @to_lend, only one that waited when it was sent the IPI, and was lent no pCPU since. Who has run
  * since has taken the IPI, and is struck off the list on the way.
  */
-verified_once u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
+verified_once u64 find_owing(u32 slot, u32 sender, s32 cpu, bool to_lend)
 {
 	u64 own = vcpu_key(slot, sender), word = 0;
 	struct vcpu_ctx *me = bpf_map_lookup_elem(&vcpus, &own);
 	struct vm_ctx *vm = vm_slot(slot);
 	s32 pid;
-	u32 words, w = 0, id, i, steps = waited ? MAX_OWING_LENT : MAX_OWING;
+	u32 words, w = 0, id, i, steps = to_lend ? MAX_OWING_LENT : MAX_OWING;
 
 	if (!vm || !me)
 		return 0;
@@ -77,7 +77,7 @@ verified_once u64 find_owing(u32 slot, u32 sender, s32 cpu, bool waited)
 		}
 		id = w * 64 + __builtin_ctzll(word);
 		word &= word - 1;
-		pid = owing_pid(slot, sender, id, waited);
+		pid = owing_pid(slot, sender, id, to_lend);
 		if (pid < 0)
 			__sync_fetch_and_and(&me->owed[w], ~vcpu_bit(id));
 		else if (pid && waits_for(pid, slot, cpu))
@@ -117,7 +117,7 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 	c->boost_slice = slice;
 	c->boost_pid = to->pid;
 	/* Who may hold a lock may be about to take the next one, and keeps the slice. */
-	donates(c, reason == YIELD_IPI ? from : 0, to_t->vm);
+	resumes_later(c, reason == YIELD_IPI ? from : 0, to_t->vm);
 	/* One that spins has nothing better to do than to wait. */
 	if (reason == YIELD_KICK)
 		return;
