@@ -64,7 +64,6 @@ struct Scheduler<'a> {
     halt_poll: Option<(HaltPoll, f64)>,
     pcpus: usize,
     polling: Option<Polling>,
-    /// Of VMs that are too many.
     /// Of too many VMs, and of too many quotas.
     warned: [bool; 2],
 }

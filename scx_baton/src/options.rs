@@ -74,12 +74,14 @@ pub struct Opts {
     #[clap(long, requires = "metrics")]
     pub metrics_vcpus: bool,
 
-    /// Whom a spinning vCPU gives its CPU to: of ipi and kvm the first that applies, in this order.
+    /// Whom a vCPU gives its CPU to. What is not named is not done.
     ///
-    /// ipi: a sibling that does not run and owes it the answer to an IPI; kvm: the one that
-    /// KVM proposes. And before anybody spins, sent: a vCPU that waits for a CPU and is sent an IPI
-    /// gets a sibling's for 250 µs. kick: the one that a vCPU which does not spin has handed a lock
-    /// to, or interrupted. What is not named is not done.
+    /// ipi: a sibling that does not run and owes the spinner the answer to an IPI, for 250 µs.
+    /// kvm: else the vCPU that KVM proposes; without it a vCPU spins until its slice ends.
+    /// sent: before anybody spins, a vCPU that waits for a CPU and is sent an IPI gets a sibling's
+    /// for 250 µs. kick: the vCPU that one which does not spin has handed a lock to, or
+    /// interrupted, gets the rest of the slice. For ipi and sent a BPF program runs for each IPI,
+    /// but only while vCPUs wait for CPUs. What each buys and costs: docs/policy.md.
     #[clap(
         long,
         value_delimiter = ',',
@@ -90,12 +92,14 @@ pub struct Opts {
 
     /// How long KVM polls at HLT before the vCPU's thread sleeps: auto, off, or nanoseconds.
     ///
-    /// auto: the limit that costs least for the halts that there are, decided each second. What
-    /// was found is put back at the end; without this option it is left alone.
+    /// auto: the limit that costs least for the halts that there are, decided each second. Polling
+    /// saves the time of a wake-up, and uses CPU time. What was found is put back at the end;
+    /// without this option it is left alone.
     #[clap(long, value_name = "auto|off|NS")]
     pub halt_poll: Option<HaltPoll>,
 
-    /// How much of the host's CPU time --halt-poll auto may spend polling.
+    /// How much of the host's CPU time --halt-poll auto may spend polling: with more, fewer vCPUs
+    /// sleep at HLT, and other tasks have less.
     #[clap(long, value_parser = polling::share, default_value = "1%", value_name = "PERCENT")]
     pub poll_budget: f64,
 
