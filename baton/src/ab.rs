@@ -11,16 +11,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use baton_output::{OutFile, note, open_all, say};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
-use baton_testbed::exact;
 use baton_testbed::experiment::Experiment;
 use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
 use clap::Args;
 
 use crate::against::Earlier;
+use crate::host_args::HostArgs;
 use crate::progress::Progress;
 use crate::results::Report;
-use crate::testbed::HostArgs;
 use crate::{chart, peers, table};
 
 /// 128 + SIGINT.
@@ -169,7 +168,7 @@ fn try_measure(
         }
     };
     let ended = match &options.exact {
-        Some(_) => exact::conduct(experiment, &options, &mut watch),
+        Some(_) => ab::exact::conduct(experiment, &options, &mut watch),
         None => ab::conduct(experiment, &mut HostSession::new(options), &mut watch),
     };
     progress.finish();

@@ -8,8 +8,8 @@ use baton_testbed::plan::KERNEL_SCHEDULER;
 use clap::Args;
 
 use crate::ab::{Outputs, measure};
+use crate::host_args::HostArgs;
 use crate::peers::PEERS;
-use crate::testbed::HostArgs;
 
 /// What is shown if nothing else is asked for: the README's table.
 const EXACT: &str = include_str!("../../testbed/experiments/exact.toml");

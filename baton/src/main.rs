@@ -8,6 +8,7 @@ mod chart;
 mod demo;
 mod doctor;
 mod exporter;
+mod host_args;
 mod peers;
 mod profile;
 mod progress;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use baton_output::interrupt;
 use baton_output::{note, say};
+use baton_testbed::boot;
 use baton_testbed::cache::Cache;
-use baton_testbed::exact::{Cpu, Exact};
-use baton_testbed::host::{self, Exec, Host, HostError, HostOptions, Source, Stream};
-use baton_testbed::kernel::{self, Series};
-use baton_testbed::kvm::Accel;
+use baton_testbed::host::{self, Exec, HostError, Source, Stream};
+use baton_testbed::kernel;
 use clap::{Args, Subcommand};
 
+use crate::host_args::HostArgs;
 use crate::profile::Profile;
 
 /// Exit statuses of our own, as timeout(1) and env(1) have them.
@@ -75,87 +75,6 @@ const SHELL_HELP: &str = "\
 Ends with 'exit' or Ctrl-D. Exit status: the shell's; 125 when the host fails; 130 after Ctrl-C \
 while it boots.";
 
-/// Which host to boot.
-#[derive(Args)]
-pub struct HostArgs {
-    /// CPUs of the host [default: 2, or as the experiment says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
-    pub pcpus: Option<u32>,
-    /// They are hyper-threads, two a core
-    #[arg(long)]
-    smt: bool,
-    /// They are on so many sockets, each with a last-level cache
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=16)
-    )]
-    sockets: u32,
-    /// Memory of the host in MiB [default: 4096; 2048 of an exact host]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1024..))]
-    mem: Option<u32>,
-    /// Debian's kernel of this series, such as 7.3 [default: the newest with sched_ext]
-    #[arg(long, value_name = "SERIES", conflicts_with = "kernel")]
-    kernel_series: Option<Series>,
-    /// A kernel of your own: the bzImage
-    #[arg(long, value_name = "FILE")]
-    kernel: Option<PathBuf>,
-    /// The modules of --kernel: its lib/modules/RELEASE
-    #[arg(long, value_name = "DIR", requires = "kernel")]
-    modules: Option<PathBuf>,
-    /// A qemu-system-x86_64 of your own, version 10 or later
-    #[arg(long, value_name = "FILE")]
-    pub qemu: Option<PathBuf>,
-    /// One more program for the host's /bin; may be given again
-    #[arg(long = "bin", value_name = "FILE")]
-    bins: Vec<PathBuf>,
-    /// Boot also a kernel that lacks sched_ext, BTF or KVM
-    #[arg(long)]
-    any_kernel: bool,
-    /// Do not load KVM ('baton-agent insmod FILE' on the host does, from /lib/modules)
-    #[arg(long)]
-    without_kvm: bool,
-    /// What executes the host's instructions
-    #[arg(long, value_name = "ACCEL", value_enum, default_value_t = Accel::Tcg)]
-    pub accel: Accel,
-    /// Emulate the host instruction by instruction: slower, but the same run every time
-    #[arg(long, conflicts_with = "qemu")]
-    pub exact: bool,
-    /// The exact host's CPUs
-    #[arg(long, value_name = "CPU", requires = "exact", default_value = "intel")]
-    cpu: Cpu,
-    /// Speed of an exact host's CPU: million instructions a virtual second
-    #[arg(long, value_name = "N", requires = "exact", default_value_t = Exact::default().mips, value_parser = clap::value_parser!(u32).range(10..=4000))]
-    mips: u32,
-    /// Show the host's console on standard error
-    #[arg(short, long)]
-    verbose: bool,
-}
-
-impl HostArgs {
-    pub fn options(self) -> HostOptions {
-        HostOptions {
-            pcpus: self.pcpus.unwrap_or(2),
-            smt: self.smt,
-            sockets: self.sockets,
-            mem_mib: self.mem.unwrap_or(if self.exact { 2048 } else { 4096 }),
-            source: Source {
-                series: self.kernel_series,
-                kernel: self.kernel,
-                modules: self.modules,
-                qemu: self.qemu,
-            },
-            extra_bins: self.bins,
-            verbose: self.verbose,
-            any_kernel: self.any_kernel,
-            without_kvm: self.without_kvm,
-            accel: self.accel,
-            exact: self.exact.then_some(Exact { cpu: self.cpu, mips: self.mips }),
-        }
-    }
-}
-
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
@@ -176,7 +95,7 @@ pub fn main(what: Testbed) -> i32 {
     let done = match what {
         Testbed::Run(run) => self::run(run),
         Testbed::Ab(ab) => return crate::ab::main(*ab),
-        Testbed::Shell(host) => Host::boot(&host.options()).and_then(|mut host| host.shell()),
+        Testbed::Shell(host) => boot(&host.options()).and_then(|mut host| host.shell()),
         Testbed::Kernels => kernels().map_err(HostError::from),
         Testbed::Files(host) => files(&host.options().source).map_err(HostError::from),
     };
@@ -196,7 +115,7 @@ fn run(run: Run) -> Result<i32, HostError> {
     let profile = run.profile.as_deref().map(|file| Profile::open(file, &options)).transpose()?;
     let mut host = match &profile {
         Some(profile) => profile.host(&options)?,
-        None => Host::boot(&options)?,
+        None => boot(&options)?,
     };
     let mut lost = None;
     let status = host.attach(&command, &mut |stream, bytes| {

@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_testbed::ab::exact::conduct;
 use baton_testbed::ab::{Notice, Record};
+use baton_testbed::boot;
 use baton_testbed::exact::{self, Cpu, Exact, MAX_MIB, MAX_PCPUS, Ready};
 use baton_testbed::experiment::Experiment;
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
@@ -98,7 +100,7 @@ fn an_experiment_gives_the_same_figures_again() {
     let experiment = experiment.unwrap();
     let conduct = || {
         let mut records: Vec<Record> = Vec::new();
-        exact::conduct(&experiment, &options(), &mut |notice| {
+        conduct(&experiment, &options(), &mut |notice| {
             if let Notice::Recorded(record) = notice {
                 records.push(record.clone());
             }
@@ -240,7 +242,7 @@ fn what_the_emulator_cannot_do_is_refused() {
         (HostOptions { sockets: 2, ..options() }, "one socket"),
         (HostOptions { pcpus: 3, sockets: 2, ..HostOptions::default() }, "divisor"),
     ] {
-        let error = Host::boot(&options).err().map(|error| error.to_string()).unwrap_or_default();
+        let error = boot(&options).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(words), "{error}");
     }
 }

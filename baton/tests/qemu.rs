@@ -6,6 +6,7 @@
 
 mod script;
 
+use baton_testbed::boot;
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
 use script::{Findings, GUESTS, LOST, logs};
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn on_host(options: HostOptions, script: &str) -> Findings {
 
 /// One try; the error says what emulation lost.
 fn try_on_host(options: &HostOptions, script: &str, s: u64) -> Result<Findings, String> {
-    let mut host = match Host::boot(options) {
+    let mut host = match boot(options) {
         Err(e @ (HostError::Setup(_) | HostError::NotUsable { .. })) => panic!("{e}"),
         other => other.map_err(|e| e.to_string())?,
     };

@@ -14,6 +14,7 @@ mod measurements;
 mod path;
 pub mod plot;
 mod polling;
+mod record;
 pub mod report;
 mod run;
 mod steady;
@@ -23,5 +24,6 @@ mod vm;
 pub mod figures;
 
 pub use measurements::{Test, all, find};
-pub use run::{Bench, Options};
+pub use record::Options;
+pub use run::Bench;
 pub use steady::Steady;

@@ -18,34 +18,13 @@ use crate::layout::*;
 use crate::measurements::{ALL_OTHERS, Args, Gives, Poll, Test, Vcpus};
 use crate::path::Trace;
 use crate::polling::FixedPolling;
-use crate::report::{Measured, Report};
+use crate::record::{Aside, Measured, Options, Rate, WEIGHT_DEFAULT};
+use crate::report::Report;
 use crate::vcpu::Running;
 use crate::vm::{Spec, Vm};
 
-/// How to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// VMs at once. Of tests of latency the first one measures, the others compute.
-    pub vms: u32,
-    /// Of each VM, where the test leaves a choice: one after the other.
-    pub vcpus: Vec<u32>,
-    /// `cpu.weight` of each VM's cgroup; empty: no cgroups. Where the list ends, 100.
-    pub weights: Vec<u32>,
-    /// vCPU i of every VM runs on CPU i alone, counted round.
-    pub pin: bool,
-    /// Latencies of one run.
-    pub samples: u64,
-    /// Of one run that measures a rate.
-    pub time: Duration,
-    /// What one run of a latency may take.
-    pub deadline: Duration,
-}
-
 /// IPIs of a run that is traced.
 const TRACED: u64 = 8;
-
-/// What a cgroup weighs if nobody says (Documentation/admin-guide/cgroup-v2.rst).
-pub(crate) const WEIGHT_DEFAULT: u32 = 100;
 
 /// Of VMs that compute beside a latency: what they did in a run with fewer turns is no figure.
 const ENOUGH_TURNS: f64 = 50.0;
@@ -381,25 +360,4 @@ pub(crate) fn done(vm: &Vm) -> f64 {
     let ops = (0..vm.spec.vcpus).map(|vcpu| vm.area(vcpu).ops.load(SeqCst)).sum::<u64>() as f64;
     // At a barrier all of them count the same round.
     if vm.spec.test == TEST_BARRIER { ops / f64::from(vm.spec.vcpus) } else { ops }
-}
-
-/// What happened beside a run that measures latencies.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Aside {
-    /// How much of a CPU KVM polled away at the HLTs of the VM that measures; `None` if it does not tell.
-    pub(crate) polled: Option<f64>,
-    /// CPU time that vCPU 0 of the VM that measures used, ms a second.
-    pub(crate) used: f64,
-    /// Turns a second of the VMs that compute meanwhile, if there are any.
-    pub(crate) others: Option<f64>,
-}
-
-/// What the VMs did together.
-pub(crate) struct Rate {
-    /// Rounds, or turns of all vCPUs, a second.
-    pub(crate) per_vm: Vec<f64>,
-    /// A second, of all vCPUs; `None` if KVM does not tell.
-    pub(crate) exits: Option<f64>,
-    pub(crate) calibration_ns: f64,
-    pub(crate) preempted: u64,
 }

@@ -1,56 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a scenario to a simulation that can begin.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use crate::fair::{Fair, Kind};
 use crate::guest::{GuestTask, TaskState, Vm};
-use crate::keys::{did_you_mean, ensure_key, wrong};
+use crate::keys::ensure_key;
 use crate::locks::Locks;
 use crate::machine::{CpuSet, Group, Machine, NONE, Ns, Scheduler, State, Task};
-use crate::scenario::{Scenario, VmSpec};
+use crate::scenario::{Noise, Scenario, VmSpec};
 use crate::scx::{self, Scx};
 use crate::sim::{HostThread, Setup, Sim};
 use crate::slots::Slots;
 
-/// Schedulers that come with the simulator, a line each.
-pub const SCHEDULERS: [(&str, &str); 7] = [
-    ("cfs", "the kernel's, with its buddies (Linux 2.6.24 to 6.5)"),
-    ("cfs-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
-    ("eevdf", "the kernel's (6.6 on)"),
-    ("eevdf-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
-    ("scx_baton", "Baton's own BPF source"),
-    ("scx_fifo", "a small example, sim/examples/fifo.bpf.c"),
-    ("scx_vtime", "a small example, sim/examples/vtime.bpf.c"),
-];
-
-/// Whether a scheduler is a source of the user's, which is compiled.
-pub fn is_source(name: &str) -> bool {
-    name.ends_with(".bpf.c")
-}
-
-/// Whether a scheduler is the kernel's fair one.
-pub fn is_fair(name: &str) -> bool {
-    name.starts_with("cfs") || name.starts_with("eevdf")
-}
-
-/// Errors: it comes not with the simulator, and is no source that compiles.
-pub fn known(name: &str, file: &Path) -> Result<()> {
-    if SCHEDULERS.iter().any(|(known, _)| *known == name) {
-        return Ok(());
-    }
-    let names = SCHEDULERS.map(|(name, _)| name);
-    if !is_source(name) {
-        let why = format!(
-            "there is no scheduler \"{name}\"{}; there are {}, and files that end in .bpf.c",
-            did_you_mean(name, &names),
-            names.join(", ")
-        );
-        return Err(wrong("scheduler", why));
-    }
-    scx::object(name, file).map(drop).map_err(|error| wrong("scheduler", format!("{error:#}")))
+/// What a simulation begins with, table by table of the scenario.
+struct Parts<'a> {
+    scenario: &'a Scenario,
+    machine: Machine,
+    vms: Vec<Vm>,
+    groups: Vec<Group>,
+    threads: Vec<HostThread>,
 }
 
 impl Scenario {
@@ -61,24 +30,57 @@ impl Scenario {
         let host = self.host()?;
         let (costs, kvm) = (self.costs(&host)?, self.kvm(&host)?);
         let pcpus = self.pcpus(&host)?;
-        let cpus = host.cpus(pcpus);
-        let mut machine = Machine {
+        let machine = Machine {
             now: 0,
-            cpus: cpus.clone(),
+            cpus: host.cpus(pcpus),
             tasks: Vec::new(),
             online: CpuSet::all(pcpus as usize),
             tick_ns: 1_000_000_000 / u64::from(host.hz),
             to_resched: Vec::new(),
             locks: Locks::new(costs.lock_ns),
         };
-        let only = |cpu: u32| {
-            let mut one = CpuSet::empty(pcpus as usize);
-            one.insert(cpu);
-            one
+        let (vms, groups, threads) = (Vec::new(), Vec::new(), Vec::new());
+        let mut parts = Parts { scenario: self, machine, vms, groups, threads };
+        parts.add_vms()?;
+        parts.add_cgroups()?;
+        parts.add_threads()?;
+        if let Some(noise) = &host.noise {
+            parts.add_noise(noise);
+        }
+        let tasks = parts.machine.tasks.len() as u64;
+        let faults = (0..self.faults.len()).map(|place| self.fault(place, pcpus, tasks));
+        let faults = faults.collect::<Result<Vec<_>>>()?;
+        let scheduler = parts.scheduler()?;
+        let ns = |seconds: f64| (seconds * 1e9) as Ns;
+        let setup = Setup {
+            machine: parts.machine,
+            costs,
+            kvm,
+            vms: parts.vms,
+            threads: parts.threads,
+            faults,
+            seed: self.seed,
+            warmup: ns(self.warmup),
+            end: ns(self.warmup + self.seconds),
+            check_every: self.check_every,
+            starvation_ns: ns(self.starvation_s),
         };
-        let task = |vm, cpu: u32, allowed: CpuSet| Task {
+        Ok(Sim::new(setup, scheduler))
+    }
+}
+
+impl Parts<'_> {
+    fn only(&self, cpu: u32) -> CpuSet {
+        let mut one = CpuSet::empty(self.machine.cpus.len());
+        one.insert(cpu);
+        one
+    }
+
+    /// One that has not run yet; of the host if `vm` is [`NONE`].
+    fn task(&self, vm: u32, cpu: u32, allowed: CpuSet) -> Task {
+        Task {
             state: State::Blocked,
-            cpu: cpu % pcpus,
+            cpu: cpu % self.machine.cpus.len() as u32,
             allowed,
             weight: 100,
             vm,
@@ -91,104 +93,107 @@ impl Scenario {
             since: 0,
             waited: 0,
             longest_wait: 0,
-        };
-        let (mut vms, mut groups) = (Vec::new(), Vec::new());
-        let n: usize = self.vms.iter().map(|vm| vm.count as usize).sum();
-        // Behind those of the VMs.
-        let find = |name: &Option<String>, first: usize| -> Result<Option<usize>> {
-            Ok(self.cgroup(name, first)?.map(|place| n + place))
-        };
-        let all = self.cgroups.len();
-        for spec in &self.vms {
-            let parent = find(&spec.cgroup, all)?;
+        }
+    }
+
+    /// Where the cgroup of this name, among the first so many, is in `groups`: behind the VMs'.
+    fn group(&self, name: &Option<String>, first: usize) -> Result<Option<usize>> {
+        let n: usize = self.scenario.vms.iter().map(|vm| vm.count as usize).sum();
+        Ok(self.scenario.cgroup(name, first)?.map(|place| n + place))
+    }
+
+    fn add_vms(&mut self) -> Result<()> {
+        for spec in &self.scenario.vms {
+            let parent = self.group(&spec.cgroup, self.scenario.cgroups.len())?;
             for number in 0..spec.count {
-                let first = machine.tasks.len() as u32;
+                let first = self.machine.tasks.len() as u32;
                 let vm = spec.vm(first)?;
-                let group = if spec.own_cgroup { Some(vms.len()) } else { parent };
-                let allowed = self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?;
+                let group = if spec.own_cgroup { Some(self.vms.len()) } else { parent };
+                let (at, cpus) = (spec.cpus.as_ref(), &self.machine.cpus);
+                let allowed = self.scenario.allowed(at, &spec.cgroup, number, cpus)?;
                 for vcpu in 0..spec.vcpus {
                     let pinned = allowed.iter().nth((vcpu % allowed.len()) as usize);
-                    let at = pinned.filter(|_| spec.pin).map_or(allowed.clone(), only);
+                    let pinned = pinned.filter(|_| spec.pin);
+                    let at = pinned.map_or(allowed.clone(), |cpu| self.only(cpu));
                     // In the order in which they are made, as a host of its own would place them.
-                    let vcpu = task(vms.len() as u32, first + vcpu, at);
-                    machine.tasks.push(Task { group: group.map(|group| group as u32), ..vcpu });
+                    let vcpu = self.task(self.vms.len() as u32, first + vcpu, at);
+                    let group = group.map(|group| group as u32);
+                    self.machine.tasks.push(Task { group, ..vcpu });
                 }
-                vms.push(vm);
-                groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+                self.vms.push(vm);
+                self.groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
             }
         }
-        for (place, spec) in self.cgroups.iter().enumerate() {
-            let parent = find(&spec.parent, place)?;
-            groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+        Ok(())
+    }
+
+    fn add_cgroups(&mut self) -> Result<()> {
+        for (place, spec) in self.scenario.cgroups.iter().enumerate() {
+            let parent = self.group(&spec.parent, place)?;
+            self.groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
         }
-        let mut threads = Vec::new();
-        for spec in &self.threads {
-            let parent = find(&spec.cgroup, all)?;
+        Ok(())
+    }
+
+    fn add_threads(&mut self) -> Result<()> {
+        for spec in &self.scenario.threads {
+            let parent = self.group(&spec.cgroup, self.scenario.cgroups.len())?;
             for number in 0..spec.count {
                 let mut group = parent;
                 if spec.own_cgroup {
-                    group = Some(groups.len());
-                    groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
+                    group = Some(self.groups.len());
+                    self.groups.push(Group { weight: spec.weight, quota: spec.cpu_max, parent });
                 }
-                let mut allowed = self.allowed(spec.cpus.as_ref(), &spec.cgroup, number, &cpus)?;
+                let (at, cpus) = (spec.cpus.as_ref(), &self.machine.cpus);
+                let mut allowed = self.scenario.allowed(at, &spec.cgroup, number, cpus)?;
                 if let Some(cpu) = spec.cpu {
-                    ensure_key!(
-                        allowed.contains(cpu),
-                        "cpu",
-                        "its cgroup does not have pCPU {cpu}"
-                    );
-                    allowed = only(cpu);
+                    let has = allowed.contains(cpu);
+                    ensure_key!(has, "cpu", "its cgroup does not have pCPU {cpu}");
+                    allowed = self.only(cpu);
                 }
-                let at = spec.cpu.unwrap_or(machine.tasks.len() as u32);
+                let at = spec.cpu.unwrap_or(self.machine.tasks.len() as u32);
                 let idle = spec.sched_idle;
                 let group = group.map(|group| group as u32);
                 // WEIGHT_IDLEPRIO, 3 of 1,024, as sched_weight_to_cgroup() tells it.
                 let weight = if idle { 1 } else { 100 };
-                machine.tasks.push(Task { group, idle, weight, ..task(NONE, at, allowed) });
-                let ns = |us: f64| (us * 1e3) as Ns;
-                threads.push(HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.spread));
+                let task = Task { group, idle, weight, ..self.task(NONE, at, allowed) };
+                self.machine.tasks.push(task);
+                let thread = HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.spread);
+                self.threads.push(thread);
             }
         }
-        if let Some(noise) = &host.noise {
-            let ns = |us: f64| (us * 1e3) as Ns;
-            for cpu in 0..pcpus {
-                machine.tasks.push(Task { kernel: true, ..task(NONE, cpu, only(cpu)) });
-                threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us), 0.0));
-            }
+        Ok(())
+    }
+
+    fn add_noise(&mut self, noise: &Noise) {
+        for cpu in 0..self.machine.cpus.len() as u32 {
+            let task = Task { kernel: true, ..self.task(NONE, cpu, self.only(cpu)) };
+            self.machine.tasks.push(task);
+            self.threads.push(HostThread::new(ns(noise.run_us), ns(noise.sleep_us), 0.0));
         }
-        let tasks = machine.tasks.len() as u64;
-        let faults = (0..self.faults.len()).map(|place| self.fault(place, pcpus, tasks));
-        let faults = faults.collect::<Result<Vec<_>>>()?;
+    }
+
+    fn scheduler(&mut self) -> Result<Box<dyn Scheduler>> {
+        let Parts { scenario, machine, groups, .. } = self;
         let fair = |kind, debooster| -> Box<dyn Scheduler> {
-            Box::new(Fair::new(kind, debooster, &machine, &groups))
+            Box::new(Fair::new(kind, debooster, machine, groups))
         };
-        let scheduler: Box<dyn Scheduler> = match self.scheduler.as_str() {
+        Ok(match scenario.scheduler.as_str() {
             "cfs" => fair(Kind::Cfs, false),
             "cfs-debooster" => fair(Kind::Cfs, true),
             "eevdf" => fair(Kind::Eevdf, false),
             "eevdf-debooster" => fair(Kind::Eevdf, true),
             name => {
-                let object = scx::object(name, &self.scheduler_file)?;
-                let policy = self.yield_reasons()?;
-                Box::new(Scx::new(&object, &mut machine, &groups, &policy, self.seed)?)
+                let object = scx::object(name, &scenario.scheduler_file)?;
+                let policy = scenario.yield_reasons()?;
+                Box::new(Scx::new(&object, machine, groups, &policy, scenario.seed)?)
             }
-        };
-        let ns = |seconds: f64| (seconds * 1e9) as Ns;
-        let setup = Setup {
-            machine,
-            costs,
-            kvm,
-            vms,
-            threads,
-            faults,
-            seed: self.seed,
-            warmup: ns(self.warmup),
-            end: ns(self.warmup + self.seconds),
-            check_every: self.check_every,
-            starvation_ns: ns(self.starvation_s),
-        };
-        Ok(Sim::new(setup, scheduler))
+        })
     }
+}
+
+fn ns(us: f64) -> Ns {
+    (us * 1e3) as Ns
 }
 
 impl VmSpec {

@@ -5,11 +5,10 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use crate::build;
 use crate::guest::Op;
 use crate::kvm::HaltPoll;
 use crate::machine::{Ns, Quota};
-use crate::scenario::{FaultSpec, Scenario, VmSpec};
+use crate::scenario::{FaultSpec, Scenario, VmSpec, is_source};
 use crate::sim::Fault;
 use crate::topology::{Siblings, Where};
 use crate::workload::Program;
@@ -176,7 +175,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     }
     out += "Numbered apart, each from 0: VMs, pCPUs, and threads (all vCPUs, VM after VM, then the \
             host's); in a VM spinlocks, mutexes and futexes.\n";
-    if build::is_source(&scenario.scheduler) {
+    if is_source(&scenario.scheduler) {
         out += "The scheduler is compiled as C: nothing of it is verified as the kernel would.\n";
     }
     let _ = writeln!(

@@ -4,8 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::machine::{Cpu, CpuSet, NONE};
-use crate::scenario::Host;
+use crate::machine::{Cpu, CpuSet};
 
 /// How pCPUs are numbered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -16,32 +15,6 @@ pub enum Siblings {
     Adjacent,
     /// First one of each core of the host, then the others, as most firmware does.
     Split,
-}
-
-impl Host {
-    pub fn all_pcpus(&self) -> u32 {
-        self.sockets * self.cores * self.threads
-    }
-
-    pub(crate) fn cores_of_llc(&self) -> u32 {
-        self.llc_cores.unwrap_or(self.cores)
-    }
-
-    /// The first `pcpus` of the machine.
-    pub(crate) fn cpus(&self, pcpus: u32) -> Vec<Cpu> {
-        let cores = self.sockets * self.cores;
-        let of_node = self.cores / self.nodes;
-        let cpu = |cpu: u32| {
-            let (core, sibling) = match self.siblings {
-                Siblings::Adjacent => (cpu / self.threads, cpu ^ 1),
-                Siblings::Split => (cpu % cores, (cpu + cores) % (2 * cores)),
-            };
-            let sibling = if self.threads == 2 && sibling < pcpus { sibling } else { NONE };
-            let (llc, node) = (core / self.cores_of_llc(), core / of_node);
-            Cpu { curr: NONE, online: true, resched: false, sibling, llc, node }
-        };
-        (0..pcpus).map(cpu).collect()
-    }
 }
 
 /// Where something may run: numbers and ranges of pCPUs ("0-7,64-71"), or "llc" or "node", of which
@@ -89,6 +62,8 @@ fn listed(list: &str, pcpus: u32) -> Result<CpuSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::NONE;
+    use crate::scenario::Host;
 
     fn host(text: &str) -> Host {
         let costs = include_str!("../machines/rome-192.toml");

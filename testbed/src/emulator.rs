@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::command;
 use crate::console::Console;
-use crate::exact;
 use crate::pace::Pace;
 
 /// A running emulator. Dropping it kills it.
@@ -25,6 +24,8 @@ pub struct Emulator {
     pub time: Time,
     /// What an exit status means that is neither success nor a crash.
     pub meaning: fn(ExitStatus) -> Option<&'static str>,
+    /// Whether it means that the emulator has saved the host.
+    pub saves: fn(ExitStatus) -> bool,
 }
 
 /// The time that deadlines on the host are measured in.
@@ -77,7 +78,7 @@ impl Emulator {
 
     /// Whether it ended because it was told to save the host, and did.
     pub fn saved(&mut self) -> bool {
-        matches!(self.child.wait(), Ok(status) if exact::saved(status))
+        matches!(self.child.wait(), Ok(status) if (self.saves)(status))
     }
 
     /// The last that it printed itself.

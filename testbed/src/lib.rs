@@ -3,6 +3,7 @@
 
 pub mod ab;
 mod apt;
+mod boot;
 pub mod cache;
 pub mod command;
 mod console;
@@ -25,3 +26,5 @@ pub mod scheduler;
 mod terminal;
 pub mod userland;
 pub mod wire;
+
+pub use boot::boot;

@@ -84,6 +84,7 @@ pub fn start(mut command: Command, machine: &Machine) -> Result<Emulator> {
         complaints,
         time: Time::Real(Instant::now()),
         meaning: |_| None,
+        saves: |_| false,
     })
 }
 

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use baton_sim::build::is_source;
 use baton_sim::keys::Change;
 use baton_sim::scenario::Text;
+use baton_sim::scenario::is_source;
 
 /// FNV-1a, 64 bits (RFC 9923): the same on every machine, unlike `std`'s.
 #[derive(Clone, Copy)]

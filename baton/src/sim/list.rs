@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim list`: what comes with the simulator.
 
-use baton_sim::build::SCHEDULERS;
 use baton_sim::counters::{COUNTERS, FAIR_COUNTERS, VM_TIMES, WALK};
 use baton_sim::program::STEPS;
-use baton_sim::scenario::{MACHINES, SCENARIOS};
+use baton_sim::scenario::{MACHINES, SCENARIOS, SCHEDULERS};
 use baton_sim::workload;
 
 pub fn list() -> String {

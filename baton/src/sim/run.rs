@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use baton_output::interrupt::{self, Interrupted};
 use baton_output::{Draft, OutFile, note, open_all, say};
-use baton_sim::build::is_source;
 use baton_sim::outcome::short;
+use baton_sim::scenario::is_source;
 use clap::Args;
 use serde_json::json;
 

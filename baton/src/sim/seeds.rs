@@ -7,10 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use baton_output::interrupt;
-use baton_sim::build::{is_source, known};
 use baton_sim::fuzz::in_process;
 use baton_sim::outcome::Outcome;
-use baton_sim::scenario::Text;
+use baton_sim::scenario::{Text, is_source, known};
 use clap::Args;
 
 use super::{Jobs, apart, progress, stopped};

@@ -13,6 +13,9 @@ pub enum Kind {
 /// Constants of `kernel/sched/fair.c`, before they are scaled by 1 + log2 of the CPUs (at most 8:
 /// `get_update_sysctl_factor()`).
 pub const SCHED_LATENCY_NS: Ns = 6_000_000;
+/// Scaled likewise.
+const MIN_GRANULARITY_NS: Ns = 750_000;
+pub const NR_LATENCY: usize = 8;
 const WAKEUP_GRANULARITY_NS: Ns = 1_000_000;
 const BASE_SLICE_NS: Ns = 700_000;
 
@@ -257,6 +260,27 @@ impl Timeline {
             // Affinity has kept the eligible ones off.
             all().min_by_key(|entity| (e.get(*entity).vruntime, *entity))
         })
+    }
+
+    /// Of CFS: whether the one that runs has had its part of a period (`check_preempt_tick()`).
+    pub fn ran_enough(&self, e: &Entities, factor: u64, entity: u32, now: Ns) -> bool {
+        if self.queue.is_empty() {
+            return false;
+        }
+        let running = self.queue.len() as u64 + 1;
+        let period = if running > NR_LATENCY as u64 {
+            running * MIN_GRANULARITY_NS * factor
+        } else {
+            SCHED_LATENCY_NS * factor
+        };
+        let weights: i64 = self.all().map(|entity| e.get(entity).weight).sum();
+        let se = e.get(entity);
+        let ideal = period as i64 * se.weight / weights;
+        let ran = (now - se.turn) as i64;
+        let least = self.queue.iter().map(|entity| e.get(*entity).vruntime).min();
+        ran > ideal
+            || (ran >= (MIN_GRANULARITY_NS * factor) as i64
+                && least.is_some_and(|least| se.vruntime - least > ideal))
     }
 
     /// `clear_buddies()`: next is for one pick; skip and last likewise if they were chosen.

@@ -1,8 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What happens to the host from outside.
 
-use super::{Fault, Sim, Then};
-use crate::machine::{CpuSet, NONE, Ns, State};
+use super::Sim;
+use super::vcpu::Then;
+use crate::machine::{CpuSet, NONE, Ns, Quota, State};
+
+/// What happens to the host from outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    Offline(u32),
+    Online(u32),
+    Affinity(u32, CpuSet),
+    /// And how long each of its threads takes for that.
+    VmEnds(u32, Ns),
+    /// The `cpu.weight` of a VM's cgroup.
+    Weight(u32, u32),
+    /// The `cpu.max` of a VM's cgroup.
+    Quota(u32, Option<Quota>),
+    /// A VM's threads go on without entering the guest.
+    LeavesGuest(u32),
+    ClockJumps(i64),
+}
 
 impl Sim {
     pub(super) fn fault(&mut self, number: u32) {

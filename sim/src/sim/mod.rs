@@ -7,12 +7,16 @@
 //! out when the event's own work is done, so that nothing is entered twice.
 
 mod faults;
+mod guest_ipis;
+mod guest_locks;
 mod guest_side;
 mod invariants;
 mod kvm_side;
+mod measure;
 mod pcpu;
+mod thread;
+mod vcpu;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,114 +24,24 @@ use anyhow::{Result, bail};
 use baton_haltpoll::{Governor, Halts};
 use baton_output::interrupt;
 use hdrhistogram::Histogram;
-use memslots::Hint;
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::guest::{Act, Interrupt, Vm};
+pub use self::faults::Fault;
+pub use self::measure::Counts;
+pub use self::thread::HostThread;
+use self::vcpu::{Then, Vcpu};
+use crate::guest::{Interrupt, Vm};
 use crate::kvm::{HaltPoll, Kvm};
-use crate::machine::{Costs, CpuSet, Heeds, Machine, NONE, Ns, Quota, Scheduler, State, Task};
+use crate::machine::{Costs, Machine, NONE, Ns, Scheduler, State};
 use crate::queue::{Event, Queue};
 use crate::trace::Trace;
 
 /// Forever.
 const EVER: Ns = Ns::MAX;
 
-/// A task that waits for so long while nobody runs has been forgotten: ten ticks at 100 Hz.
-const FORGOTTEN_NS: Ns = 100_000_000;
-
 /// Events at one moment that are no accident: a hundred for each of 65,536 vCPUs.
 const STANDING_EVENTS: u64 = 10_000_000;
-
-/// What a vCPU's thread does next in the host, once its work there is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    Enter,
-    Halt,
-    PollEnds,
-    OnSpin,
-    YieldTo(u32),
-    Die,
-}
-
-#[derive(Clone, Debug)]
-struct Vcpu {
-    vm: u32,
-    work: Ns,
-    then: Then,
-    act: Act,
-    left: Ns,
-    stack: Vec<(Act, Ns)>,
-    /// It has left the guest, or is about to: what its next entry undoes is still to be undone.
-    exited: bool,
-    irqs: VecDeque<Interrupt>,
-    /// The guest's task that it runs, or [`NONE`], and those that wait for it.
-    task: u32,
-    runq: VecDeque<u32>,
-    locks_held: u32,
-    /// Acknowledgements that it waits for.
-    acks: u32,
-    /// KVM's state.
-    window: Ns,
-    ple_left: Ns,
-    pv_left: Ns,
-    in_spin_loop: bool,
-    dy_eligible: bool,
-    spin_count: u32,
-    spin_skips: u32,
-    preempted: bool,
-    in_kernel: bool,
-    ipi_flag: bool,
-    ipi_from: Vec<u64>,
-    polling: bool,
-    poll_ns: Ns,
-    halted_at: Ns,
-    /// Since when it is in kvm_vcpu_halt(), as far as the scheduler's probes know; 0: it is not.
-    in_halt: Ns,
-    /// When its timers and requests end.
-    wakes: Vec<Ns>,
-    /// Of the memory slots: the frame that KVM looked for last, and where it was.
-    gfn: u64,
-    slot_hint: Hint,
-}
-
-impl Vcpu {
-    fn in_guest(&self) -> bool {
-        self.work == 0 && self.then == Then::Enter
-    }
-
-    /// It leaves the guest, for so long.
-    fn exits(&mut self, work: Ns) {
-        self.exited = true;
-        self.work += work;
-    }
-
-    /// What `vcpu_enter_guest()` and the end of `kvm_vcpu_on_spin()` reset.
-    fn enters(&mut self) {
-        self.exited = false;
-        (self.in_spin_loop, self.dy_eligible) = (false, false);
-        self.ipi_flag = false;
-    }
-}
-
-/// A thread of the host that is no vCPU: runs, and sleeps.
-#[derive(Clone, Debug)]
-pub struct HostThread {
-    pub run: Ns,
-    /// 0: never.
-    pub sleep: Ns,
-    /// By what share of that each run, and each sleep, is longer or shorter at most.
-    pub spread: f64,
-    left: Ns,
-    work: Ns,
-    pub done: u64,
-}
-
-impl HostThread {
-    pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
-        HostThread { run, sleep, spread, left: run, work: 0, done: 0 }
-    }
-}
 
 /// The stretch that a task is in the middle of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,42 +49,6 @@ struct Segment {
     start: Ns,
     on: bool,
     slow: bool,
-}
-
-/// What happens to the host from outside.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
-    Offline(u32),
-    Online(u32),
-    Affinity(u32, CpuSet),
-    /// And how long each of its threads takes for that.
-    VmEnds(u32, Ns),
-    /// The `cpu.weight` of a VM's cgroup.
-    Weight(u32, u32),
-    /// The `cpu.max` of a VM's cgroup.
-    Quota(u32, Option<Quota>),
-    /// A VM's threads go on without entering the guest.
-    LeavesGuest(u32),
-    ClockJumps(i64),
-}
-
-/// Counters of one VM, since the warm-up.
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    pub ple_exits: u64,
-    pub yields: u64,
-    pub ipis: u64,
-    pub halts: u64,
-    pub polls_hit: u64,
-    pub polls_missed: u64,
-    pub poll_ns: Ns,
-    pub spin_ns: Ns,
-    /// Starts of its vCPUs on another pCPU than before, by [`Machine::distance`].
-    pub moves: [u64; 4],
-    /// CPU time of its vCPUs, waiting time, and work, at the end of the warm-up.
-    pub ran: Ns,
-    pub waited: Ns,
-    pub done: u64,
 }
 
 /// Everything that a simulation begins with.
@@ -237,45 +115,8 @@ impl Sim {
     /// vCPUs are tasks 0, 1, …, all of the first VM first; threads of the host follow.
     pub fn new(setup: Setup, sched: Box<dyn Scheduler>) -> Self {
         let Setup { machine: m, costs, kvm, vms, threads, faults, seed, .. } = setup;
-        let words = |vm: &Vm| (vm.n as usize).div_ceil(64);
-        let vcpus: Vec<Vcpu> = (0..)
-            .zip(&vms)
-            .flat_map(|(index, vm)| {
-                let vcpu = Vcpu {
-                    vm: index,
-                    work: 0,
-                    then: Then::Enter,
-                    act: Act::Next,
-                    left: 0,
-                    stack: Vec::new(),
-                    exited: true,
-                    irqs: VecDeque::new(),
-                    task: NONE,
-                    runq: VecDeque::new(),
-                    locks_held: 0,
-                    acks: 0,
-                    window: kvm.ple_window_ns,
-                    ple_left: kvm.ple_window_ns,
-                    pv_left: EVER,
-                    in_spin_loop: false,
-                    dy_eligible: false,
-                    spin_count: 0,
-                    spin_skips: 0,
-                    preempted: false,
-                    in_kernel: true,
-                    ipi_flag: false,
-                    ipi_from: vec![0; words(vm)],
-                    polling: false,
-                    poll_ns: 0,
-                    halted_at: 0,
-                    in_halt: 0,
-                    wakes: Vec::new(),
-                    gfn: 0,
-                    slot_hint: Hint::default(),
-                };
-                vec![vcpu; vm.n as usize]
-            })
-            .collect();
+        let of = |(number, vm): (u32, &Vm)| vec![Vcpu::new(number, vm, &kvm); vm.n as usize];
+        let vcpus: Vec<Vcpu> = (0..).zip(&vms).flat_map(of).collect();
         let (cpus, tasks) = (m.cpus.len(), m.tasks.len());
         let histogram =
             || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("fixed bounds");
@@ -395,18 +236,6 @@ impl Sim {
         self.check()
     }
 
-    /// After [`run`](Self::run): runnable tasks that wait although all pCPUs are idle. A scheduler
-    /// may keep tasks in queues of its own, so that none of them is lost by itself.
-    pub fn forgotten(&self) -> usize {
-        let waits = |t: &&Task| t.state == State::Runnable && self.m.now - t.since > FORGOTTEN_NS;
-        if self.all_idle { self.m.tasks.iter().filter(waits).count() } else { 0 }
-    }
-
-    /// Whether the scheduler gives CPU time by `cpu.weight`, and whether it enforces `cpu.max`.
-    pub fn heeds(&self) -> Heeds {
-        self.sched.heeds()
-    }
-
     fn is_vcpu(&self, task: u32) -> bool {
         (task as usize) < self.vcpus.len()
     }
@@ -491,61 +320,5 @@ impl Sim {
     /// At random from 0 up to, but not, 1.
     fn unit(&mut self) -> f64 {
         (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// From here on all is counted.
-    fn warm(&mut self) {
-        for cpu in 0..self.m.cpus.len() {
-            let curr = self.m.cpus[cpu].curr;
-            if curr != NONE && self.segments[curr as usize].on {
-                self.stop(curr);
-                self.begin(curr);
-            }
-        }
-        for vm in 0..self.vms.len() {
-            let (ran, waited) = self.used(vm);
-            let done = self.vms[vm].done;
-            self.counts[vm] = Counts { ran, waited, done, ..Counts::default() };
-            self.lateness[vm].reset();
-        }
-        self.m.locks.forget_total();
-        self.thread_moves = [0; 4];
-        for thread in &mut self.threads {
-            thread.done = 0;
-        }
-        for task in &mut self.m.tasks {
-            task.longest_wait = 0;
-        }
-    }
-
-    /// CPU time and waiting time of a VM's vCPUs so far.
-    pub fn used(&self, vm: usize) -> (Ns, Ns) {
-        let (first, n) = (self.vms[vm].first as usize, self.vms[vm].n as usize);
-        let tasks = &self.m.tasks[first..first + n];
-        let waits = |t: &Task| match t.state {
-            State::Runnable => t.waited + (self.m.now - t.since),
-            _ => t.waited,
-        };
-        (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
-    }
-
-    /// The CPU time of the vCPU that has had most since the start, less that of the one that has had least.
-    pub fn skew(&self, vm: usize) -> Ns {
-        let (first, n) = (self.vms[vm].first as usize, self.vms[vm].n as usize);
-        let ran = || self.m.tasks[first..first + n].iter().map(|t| t.ran);
-        ran().max().unwrap_or(0) - ran().min().unwrap_or(0)
-    }
-
-    /// The longest that a thread has waited for a pCPU since the warm-up; one that still does counts.
-    pub fn longest_wait(&self) -> Ns {
-        let waits = |t: &Task| match t.state {
-            State::Runnable => t.longest_wait.max(self.m.now - t.since),
-            _ => t.longest_wait,
-        };
-        self.m.tasks.iter().map(waits).max().unwrap_or(0)
-    }
-
-    pub fn scheduler_counters(&self) -> Vec<(&'static str, u64)> {
-        self.sched.counters()
     }
 }

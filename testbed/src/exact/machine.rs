@@ -160,6 +160,7 @@ impl Machine {
             complaints: log,
             time: Time::Virtual(clock),
             meaning,
+            saves: saved,
         })
     }
 
@@ -210,7 +211,7 @@ impl fmt::Display for Machine {
 }
 
 /// Whether the emulator ended because it was told to save the host, and did.
-pub fn saved(status: ExitStatus) -> bool {
+fn saved(status: ExitStatus) -> bool {
     status.code() == Some(SAVED)
 }
 

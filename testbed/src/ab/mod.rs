@@ -2,9 +2,12 @@
 //! Conducts an experiment on emulated hosts: as few boots as there are hosts that stay well, and
 //! every failure ends as a result or as one clear reason, with all that was measured until then.
 
+pub mod exact;
+
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::boot;
 use crate::exact::Inputs;
 use crate::experiment::Experiment;
 use crate::host::{Exec, Host, HostError, HostOptions, Stream};
@@ -183,7 +186,7 @@ impl Session for HostSession {
         let host = match &mut self.host {
             Some(host) => host,
             None => {
-                let host = self.host.insert(Host::boot(&self.options).map_err(stop)?);
+                let host = self.host.insert(boot(&self.options).map_err(stop)?);
                 on_event(Event::HostUp { kernel: host.hello().release.clone() });
                 host
             }

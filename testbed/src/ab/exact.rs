@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use super::Ready;
-use crate::ab::{Lines, Notice, RUN_GRACE, Reached, Record, SILENCE, Stop, keep_console, stop};
+use super::{Lines, Notice, RUN_GRACE, Reached, Record, SILENCE, Stop, keep_console, stop};
+use crate::exact::Ready;
 use crate::experiment::Experiment;
 use crate::host::{Exec, HostOptions, Stream};
 use crate::plan::{Event, Plan, Run, Step, Workload};

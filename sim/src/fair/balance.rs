@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Which pCPU a task goes to: as it wakes, and to balance load within scheduling domains.
+
+use super::timeline::Kind;
+use super::{DOMAINS, Fair};
+use crate::locks::Lock;
+use crate::machine::{Machine, NONE};
+
+/// `load_balance()` of a busy pCPU within its last-level cache, roughly: every so many ticks. In a
+/// larger domain as much less often as it has more pCPUs (`get_sd_balance_interval()`).
+const BALANCE_TICKS: u64 = 8;
+
+impl Fair {
+    /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an
+    /// idle pCPU that does, else where it ran. Others pull it from there when they look for work.
+    pub fn select(&self, m: &Machine, task: u32) -> u32 {
+        let prev = m.task(task).cpu;
+        let idle = |cpu: u32| self.is_idle(cpu) && m.may_run(task, cpu);
+        if idle(prev) {
+            return prev;
+        }
+        let n = m.cpus.len() as u32;
+        let from_prev = || (1..n).map(|step| (prev + step) % n);
+        let near = |cpu: &u32| m.cpus[*cpu as usize].llc == m.cpus[prev as usize].llc;
+        let core_idle = |cpu: &u32| {
+            let sibling = m.cpus[*cpu as usize].sibling;
+            sibling == NONE || idle(sibling)
+        };
+        from_prev()
+            .find(|cpu| near(cpu) && idle(*cpu) && core_idle(cpu))
+            .or_else(|| from_prev().find(|cpu| near(cpu) && idle(*cpu)))
+            .or_else(|| m.may_run(task, prev).then_some(prev))
+            .or_else(|| from_prev().find(|cpu| m.may_run(task, *cpu)))
+            .unwrap_or(prev)
+    }
+
+    pub fn is_idle(&self, cpu: u32) -> bool {
+        self.rqs[cpu as usize].curr == NONE && self.load(cpu) == 0
+    }
+
+    /// Tasks that run or could.
+    pub fn load(&self, cpu: u32) -> usize {
+        let rq = &self.rqs[cpu as usize];
+        let waiting = match self.quotas {
+            true => rq.waiting.iter().filter(|task| !self.is_throttled(**task)).count(),
+            false => rq.waiting.len(),
+        };
+        waiting + usize::from(rq.curr != NONE)
+    }
+
+    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain, if that has
+    /// two more than this one.
+    pub fn pull(&mut self, m: &mut Machine, cpu: u32, domain: usize) -> bool {
+        let n = m.cpus.len() as u32;
+        let own = self.load(cpu);
+        let mut best: Option<(usize, u32, u32)> = None;
+        for other in (1..n).map(|step| (cpu + step) % n) {
+            if self.rqs[other as usize].waiting.is_empty() || m.distance(cpu, other) > domain {
+                continue;
+            }
+            let there = self.load(other);
+            if there < own + 2 {
+                continue;
+            }
+            let waiting = &self.rqs[other as usize].waiting;
+            let may = |task: &&u32| m.may_run(**task, cpu) && !self.is_throttled(**task);
+            if let Some(task) = waiting.iter().find(may)
+                && best.is_none_or(|(load, ..)| there > load)
+            {
+                best = Some((there, other, *task));
+            }
+        }
+        let Some((_, from, task)) = best else { return false };
+        m.lock(Lock::Runqueue(from), cpu);
+        self.update_curr(m.now, from);
+        if self.kind == Kind::Cfs {
+            // As place_entity() reads it: behind, where `lag` is more than 0.
+            let at = self.timeline(self.tasks[task as usize].cgroup, from);
+            let ahead = self.e(task).vruntime - self.timelines[at].min_vruntime;
+            self.dequeue(m.now, from, task);
+            self.entities.get_mut(task).lag = -ahead;
+        } else {
+            self.dequeue(m.now, from, task);
+        }
+        m.tasks[task as usize].cpu = cpu;
+        self.enqueue(m.now, cpu, task, false);
+        true
+    }
+
+    /// `sched_balance_newidle()`: from near first.
+    pub fn pull_when_idle(&mut self, m: &mut Machine, cpu: u32) {
+        if self.waiting > 0 && m.cpus[cpu as usize].online {
+            let _ = DOMAINS.into_iter().any(|domain| self.pull(m, cpu, domain));
+        }
+    }
+
+    /// A tick of a pCPU: does it balance within its domains, and which idle pCPU is to (`
+    /// nohz_balancer_kick()`)?
+    pub fn balance(&mut self, m: &mut Machine, cpu: u32) {
+        let ticks = self.rqs[cpu as usize].ticks;
+        let sizes = self.domains[cpu as usize];
+        for (place, domain) in DOMAINS.into_iter().enumerate() {
+            let interval = BALANCE_TICKS * (sizes[place] / sizes[0]).max(1);
+            let larger = place == 0 || sizes[place] > sizes[place - 1];
+            if larger && ticks % interval == u64::from(cpu) % interval && self.waiting > 0 {
+                self.pull(m, cpu, domain);
+            }
+        }
+        if sizes[0] == m.cpus.len() as u64 || self.load(cpu) < 2 {
+            return;
+        }
+        let n = m.cpus.len() as u32;
+        let idle = |cpu: &u32| self.is_idle(*cpu) && m.cpus[*cpu as usize].online;
+        if let Some(idle) = (1..n).map(|step| (cpu + step) % n).find(idle) {
+            m.resched(idle);
+        }
+    }
+
+    /// It waits elsewhere from now on.
+    pub fn move_away(&mut self, m: &mut Machine, task: u32) {
+        let from = self.tasks[task as usize].queued_on;
+        self.update_curr(m.now, from);
+        self.dequeue(m.now, from, task);
+        let to = self.select(m, task);
+        m.tasks[task as usize].cpu = to;
+        self.update_curr(m.now, to);
+        self.enqueue(m.now, to, task, false);
+        m.resched(to);
+    }
+}

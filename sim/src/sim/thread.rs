@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Threads of the host that are no vCPUs.
+
+use crate::machine::Ns;
+
+/// A thread of the host that is no vCPU: runs, and sleeps.
+#[derive(Clone, Debug)]
+pub struct HostThread {
+    pub run: Ns,
+    /// 0: never.
+    pub sleep: Ns,
+    /// By what share of that each run, and each sleep, is longer or shorter at most.
+    pub spread: f64,
+    pub left: Ns,
+    pub work: Ns,
+    pub done: u64,
+}
+
+impl HostThread {
+    pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
+        HostThread { run, sleep, spread, left: run, work: 0, done: 0 }
+    }
+}
