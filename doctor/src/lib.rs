@@ -2,6 +2,7 @@
 //! What on a KVM host keeps Baton from running or costs its VMs: a list of [`Finding`]s, each of
 //! which looks at a [`Scene`] and shows what it saw. Nothing is changed but by [`fix::apply`].
 
+mod catalogue;
 mod cgroups;
 mod finding;
 pub mod fix;
@@ -16,5 +17,6 @@ mod text;
 mod vcpus;
 mod vmms;
 
-pub use finding::{Finding, Found, Level, blockers, examine, find, findings};
+pub use catalogue::{blockers, examine, find, findings};
+pub use finding::{Finding, Found, Level};
 pub use scene::{Cookie, Scene, SeenVcpu, SeenVm, Vmm};

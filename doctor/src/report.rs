@@ -4,7 +4,8 @@
 use baton_hostinfo::Unreadable;
 use serde_json::{Value, json};
 
-use crate::finding::{Finding, Found, Level, examine, findings};
+use crate::catalogue::{examine, findings};
+use crate::finding::{Finding, Found, Level};
 use crate::fix;
 use crate::scene::Scene;
 use crate::text::{and, count, plain};

@@ -5,7 +5,7 @@ use crate::columns::{Column, percent};
 use crate::grid::{Grid, fitted, styled};
 use crate::notes::{self, About};
 use crate::rates::{Parts, ThreadRates, VmRates};
-use crate::screen::Shown;
+use crate::shown::Shown;
 
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};

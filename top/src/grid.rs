@@ -2,7 +2,7 @@
 //! Which columns there are on a screen, how wide they are, and what a cell looks like.
 
 use crate::columns::{Column, Heat};
-use crate::screen::Shown;
+use crate::shown::Shown;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 

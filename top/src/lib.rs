@@ -20,6 +20,7 @@ mod rates;
 pub mod sample;
 mod schedstat;
 mod screen;
+mod shown;
 mod source;
 mod table;
 mod tape;

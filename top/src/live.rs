@@ -4,7 +4,8 @@
 use crate::history::History;
 use crate::rates::Rates;
 use crate::sample::{Note, Sample};
-use crate::screen::{Shown, draw};
+use crate::screen::draw;
+use crate::shown::Shown;
 use crate::view::{Action, View};
 use crate::wanted::Wanted;
 use crate::{Watch, only};

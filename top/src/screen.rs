@@ -4,31 +4,13 @@
 use crate::bottom;
 use crate::columns::{Column, counted};
 use crate::grid::{Grid, fitted, joined};
-use crate::history::History;
-use crate::rates::Rates;
-use crate::sample::{Note, Sample};
+use crate::shown::Shown;
 use crate::table::Table;
-use crate::view::View;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
-
-/// All that is shown.
-pub struct Shown<'a> {
-    pub now: &'a Sample,
-    pub rates: &'a Rates,
-    pub history: &'a History,
-    /// What doctor said last.
-    pub notes: &'a [Note],
-    pub view: &'a View,
-    /// Seconds from one sample to the next, as asked for.
-    pub delay: f64,
-    pub colors: bool,
-    /// Instead of the keys, on the last line.
-    pub message: Option<&'a str>,
-}
 
 /// Smaller ones show a line that says so.
 const LEAST: (u16, u16) = (20, 6);
@@ -174,8 +156,12 @@ fn help() -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::{HostRates, MoreRates, Parts, ThreadRates, VcpuRates, VmRates, YieldRates};
-    use crate::sample::{HostSample, VmSample, Yields};
+    use crate::history::History;
+    use crate::rates::{
+        HostRates, MoreRates, Parts, Rates, ThreadRates, VcpuRates, VmRates, YieldRates,
+    };
+    use crate::sample::{HostSample, Note, Sample, VmSample, Yields};
+    use crate::view::View;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::style::Color;

@@ -5,7 +5,7 @@ use crate::columns::{Column, percent};
 use crate::grid::{Grid, fitted, joined, styled};
 use crate::history::{SECONDS, Trace};
 use crate::rates::{VcpuRates, VmRates};
-use crate::screen::Shown;
+use crate::shown::Shown;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 

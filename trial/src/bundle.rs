@@ -5,12 +5,14 @@
 //! moved shows. Whoever writes all hashes anew can still forge a bundle: the last hash, which is
 //! printed, tells whether it is the file of that day.
 
-use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
 use baton_testbed::hash;
 use serde::{Deserialize, Serialize};
 
+use crate::claim::Verdict;
 use crate::plan::{Plan, Who};
-use crate::verdict::Verdict;
 
 pub const FORMAT: &str = "baton-trial 1";
 
@@ -155,7 +157,7 @@ impl Bundle {
         }
     }
 
-    fn head_hash(&self) -> Result<String> {
+    pub fn head_hash(&self) -> Result<String> {
         Ok(hash::texts(&[
             self.format.clone(),
             serde_json::to_string(&self.host)?,
@@ -172,13 +174,6 @@ impl Bundle {
         self.slots.push(slot);
     }
 
-    /// Ends it; the verdict is computed from what there is.
-    pub fn finish(&mut self, aborted: Option<Abort>) -> Result<()> {
-        let (before, verdict) = (self.last_hash()?, Verdict::of(self, aborted));
-        self.end = Some(End { before, aborted, verdict });
-        Ok(())
-    }
-
     pub fn text(&self) -> Result<String> {
         Ok(serde_json::to_string(self)? + "\n")
     }
@@ -193,39 +188,19 @@ impl Bundle {
         }
         serde_json::from_value(value).context("it is no whole bundle of 'baton trial'")
     }
-
-    /// Errors: what was changed after the trial.
-    pub fn verify(&self) -> Result<()> {
-        ensure!(self.plan.is_of_its_seed(), "its order of slots is not that of its seed");
-        ensure!(self.slots.len() <= self.plan.order.len(), "it has more slots than its plan");
-        let mut before = self.head_hash()?;
-        for (place, slot) in self.slots.iter().enumerate() {
-            ensure!(
-                slot.before == before,
-                "what comes before slot {} is not what the trial wrote",
-                place + 1
-            );
-            ensure!(slot.who == self.plan.order[place], "slot {} is not as planned", place + 1);
-            let forward = |pair: &[Sample]| pair[0].at_s <= pair[1].at_s;
-            ensure!(slot.samples.windows(2).all(forward), "time in slot {} goes back", place + 1);
-            before = hash_of(slot)?;
-        }
-        let plan = &self.plan;
-        ensure!((plan.dropped_s - plan.slot_s / 6.0).abs() < 1e-9, "it drops other seconds");
-        if let Some(end) = &self.end {
-            ensure!(end.before == before, "what comes before its end is not what the trial wrote");
-            ensure!(
-                end.aborted.is_some() || self.slots.len() == plan.order.len(),
-                "slots are missing of a trial that was not ended early"
-            );
-            let verdict = Verdict::of(self, end.aborted);
-            ensure!(end.verdict.is_like(&verdict), "its verdict is not that of its samples");
-        }
-        Ok(())
-    }
 }
 
-fn hash_of<T: Serialize>(part: &T) -> Result<String> {
+/// The mean of what vCPUs waited between two samples, in % of their time.
+pub fn ready_percent(before: &Sample, now: &Sample) -> Option<f64> {
+    let then: BTreeMap<u32, f64> = before.vms.iter().map(|vm| (vm.0, vm.3)).collect();
+    let pair = |vm: &VmTimes| Some((vm.3 - then.get(&vm.0)?, f64::from(vm.1)));
+    let all = now.vms.iter().filter_map(pair);
+    let (ready, vcpus) = all.fold((0.0, 0.0), |(ready, vcpus), (r, v)| (ready + r, vcpus + v));
+    let seconds = now.at_s - before.at_s;
+    (vcpus > 0.0 && seconds > 0.0).then(|| ready / (vcpus * seconds * 10.0))
+}
+
+pub fn hash_of<T: Serialize>(part: &T) -> Result<String> {
     Ok(hash::bytes(serde_json::to_string(part)?.as_bytes()))
 }
 
@@ -270,7 +245,7 @@ mod tests {
         let mut swapped = bundle.clone();
         swapped.slots.swap(1, 2);
         let mut better = bundle.clone();
-        better.end.as_mut().context("no end")?.verdict.claim = crate::verdict::Claim::Worse;
+        better.end.as_mut().context("no end")?.verdict.claim = crate::claim::Claim::Worse;
         for edited in [dropped, swapped, better] {
             assert!(edited.verify().is_err());
         }

@@ -6,6 +6,7 @@
 //! it; the [`verdict`] is computed from the bundle alone.
 
 pub mod bundle;
+mod claim;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod hosts;
@@ -18,6 +19,7 @@ mod progress;
 pub mod report;
 mod run;
 mod sampler;
+mod sealed;
 #[cfg(test)]
 mod tests;
 pub mod verdict;

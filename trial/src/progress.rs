@@ -5,9 +5,8 @@ use std::io::{self, IsTerminal, Write};
 
 use baton_output::note;
 
-use crate::bundle::Sample;
+use crate::bundle::{Sample, ready_percent};
 use crate::plan::Who;
-use crate::run::ready_percent;
 
 pub struct Progress {
     slots: usize,

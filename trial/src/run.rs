@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Slot after slot, and an end that leaves the host with the kernel's scheduler.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +12,7 @@ use baton_output::OutFile;
 use baton_testbed::kernel_log::KernelLog;
 use baton_testbed::scheduler::{self, Running, StartError};
 
-use crate::bundle::{Abort, Bundle, Probed, Sample, Slot, VmTimes};
+use crate::bundle::{Abort, Bundle, Probed, Slot};
 use crate::keys::Keys;
 use crate::limits::{ReadyLimit, warning};
 use crate::plan::Who;
@@ -282,14 +281,4 @@ fn turn(
         *probe = None;
         Probed { from_s, to_s, value }
     }))
-}
-
-/// The mean of what vCPUs waited between two samples, in % of their time.
-pub fn ready_percent(before: &Sample, now: &Sample) -> Option<f64> {
-    let then: BTreeMap<u32, f64> = before.vms.iter().map(|vm| (vm.0, vm.3)).collect();
-    let pair = |vm: &VmTimes| Some((vm.3 - then.get(&vm.0)?, f64::from(vm.1)));
-    let all = now.vms.iter().filter_map(pair);
-    let (ready, vcpus) = all.fold((0.0, 0.0), |(ready, vcpus), (r, v)| (ready + r, vcpus + v));
-    let seconds = now.at_s - before.at_s;
-    (vcpus > 0.0 && seconds > 0.0).then(|| ready / (vcpus * seconds * 10.0))
 }

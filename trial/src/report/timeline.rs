@@ -7,9 +7,8 @@ use maud::{Markup, html};
 use super::View;
 use super::parts::{percent, share, short};
 use super::scale::Linear;
-use crate::bundle::{Sample, Slot};
+use crate::bundle::{Sample, Slot, ready_percent};
 use crate::plan::{BLOCK, Measure, Plan, Who};
-use crate::run::ready_percent;
 
 /// Slots beside each other: on a telephone, more would be too narrow for their numbers.
 const ROW: usize = 3 * BLOCK;
