@@ -126,34 +126,7 @@ fn list() -> i32 {
 fn measure(bench: &Bench) -> Result<bool> {
     let tests = find(&bench.names)
         .map_err(|name| anyhow!("there is no measurement {name}; 'baton bench list' shows all"))?;
-    if !(bench.seconds >= 0.01 && bench.seconds <= 3600.0) {
-        bail!("--seconds must be between 0.01 and 3600, not {}", bench.seconds);
-    }
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let vcpus = if bench.vcpus.is_empty() { vec![cpus] } else { bench.vcpus.clone() };
-    let vms = match bench.overcommit {
-        None => bench.vms,
-        Some(ratio) if (0.01..=1000.0).contains(&ratio) => {
-            (ratio * f64::from(cpus) / f64::from(vcpus[0])).ceil() as u32
-        }
-        Some(ratio) => bail!("--overcommit must be between 0.01 and 1000, not {ratio}"),
-    };
-    let options = Options {
-        vms,
-        vcpus,
-        weights: bench.weights.clone(),
-        pin: bench.pin,
-        samples: bench.samples,
-        time: Duration::from_secs_f64(bench.seconds),
-        deadline: Duration::from_secs(bench.deadline),
-    };
-    ensure!(bench.weights.len() <= vms as usize, "--weights has more values than there are VMs");
-    for (place, name) in bench.schedulers.iter().enumerate() {
-        ensure!(!bench.schedulers[..place].contains(name), "scheduler {name} is named twice");
-    }
-    for (place, vcpus) in bench.vcpus.iter().enumerate() {
-        ensure!(!bench.vcpus[..place].contains(vcpus), "--vcpus has {vcpus} twice");
-    }
+    let options = options(bench)?;
     let earlier = bench.against.as_deref().map(earlier).transpose()?;
     let wanted = [("--json", bench.json.as_deref()), ("--csv", bench.csv.as_deref())];
     let inputs: Vec<(&str, &Path)> =
@@ -197,19 +170,7 @@ fn measure(bench: &Bench) -> Result<bool> {
         }
     }
     show(bench, 0, "", "");
-    let mut text = String::new();
-    for (name, report) in &reports {
-        text += &match named {
-            true => format!("{name}\n\n{}\n", report.table()),
-            false => report.table(),
-        };
-    }
-    if reports.len() > 1 {
-        text += &comparison(&reports);
-    }
-    if let Some(earlier) = &earlier {
-        text += &against(&reports, earlier);
-    }
+    let text = text(&reports, named, earlier.as_ref());
     let told = say(&text);
     let saved = saved.and_then(|()| files.write(&reports, OutFile::finish));
     // Only now: what was measured is seen, whatever becomes of the files.
@@ -233,6 +194,59 @@ fn measure(bench: &Bench) -> Result<bool> {
         say(&(serde_json::to_string(&measured)? + "\n"))?;
     }
     Ok(false)
+}
+
+/// How to measure.
+///
+/// Errors: options that cannot be, or do not fit each other.
+fn options(bench: &Bench) -> Result<Options> {
+    if !(bench.seconds >= 0.01 && bench.seconds <= 3600.0) {
+        bail!("--seconds must be between 0.01 and 3600, not {}", bench.seconds);
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let vcpus = if bench.vcpus.is_empty() { vec![cpus] } else { bench.vcpus.clone() };
+    let vms = match bench.overcommit {
+        None => bench.vms,
+        Some(ratio) if (0.01..=1000.0).contains(&ratio) => {
+            (ratio * f64::from(cpus) / f64::from(vcpus[0])).ceil() as u32
+        }
+        Some(ratio) => bail!("--overcommit must be between 0.01 and 1000, not {ratio}"),
+    };
+    let options = Options {
+        vms,
+        vcpus,
+        weights: bench.weights.clone(),
+        pin: bench.pin,
+        samples: bench.samples,
+        time: Duration::from_secs_f64(bench.seconds),
+        deadline: Duration::from_secs(bench.deadline),
+    };
+    ensure!(bench.weights.len() <= vms as usize, "--weights has more values than there are VMs");
+    for (place, name) in bench.schedulers.iter().enumerate() {
+        ensure!(!bench.schedulers[..place].contains(name), "scheduler {name} is named twice");
+    }
+    for (place, vcpus) in bench.vcpus.iter().enumerate() {
+        ensure!(!bench.vcpus[..place].contains(vcpus), "--vcpus has {vcpus} twice");
+    }
+    Ok(options)
+}
+
+/// A table for each scheduler, and them beside each other.
+fn text(reports: &[(String, Report)], named: bool, earlier: Option<&Value>) -> String {
+    let mut text = String::new();
+    for (name, report) in reports {
+        text += &match named {
+            true => format!("{name}\n\n{}\n", report.table()),
+            false => report.table(),
+        };
+    }
+    if reports.len() > 1 {
+        text += &comparison(reports);
+    }
+    if let Some(earlier) = earlier {
+        text += &against(reports, earlier);
+    }
+    text
 }
 
 fn earlier(file: &Path) -> Result<Value> {

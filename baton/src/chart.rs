@@ -59,30 +59,7 @@ pub fn render(report: &Report) -> Option<String> {
          throughput by workload and scheduler</title>\n<style>{STYLE}</style>\n<rect \
          class=\"ground\" width=\"100%\" height=\"100%\" rx=\"8\"/>\n"
     );
-    text(
-        &mut svg,
-        LEFT - 44.0,
-        30.0,
-        "title",
-        "start",
-        &format!(
-            "Share of the ideal throughput, {} vCPUs a VM on {} {} pCPUs",
-            report.vcpus_per_vm,
-            report.pcpus,
-            if report.emulated { "emulated" } else { "nested" }
-        ),
-    );
-    text(
-        &mut svg,
-        LEFT - 44.0,
-        50.0,
-        "note",
-        "start",
-        &format!(
-            "Linux {}; median of {} interleaved repetitions, whiskers: least and most",
-            report.kernel, report.repetitions
-        ),
-    );
+    titles(&mut svg, report);
     legend(&mut svg, &names);
 
     for tick in 0..=(scale_top * 4.0) as u32 {
@@ -116,12 +93,39 @@ pub fn render(report: &Report) -> Option<String> {
     Some(svg)
 }
 
-/// In the order of their first appearance.
+fn titles(svg: &mut String, report: &Report) {
+    text(
+        svg,
+        LEFT - 44.0,
+        30.0,
+        "title",
+        "start",
+        &format!(
+            "Share of the ideal throughput, {} vCPUs a VM on {} {} pCPUs",
+            report.vcpus_per_vm,
+            report.pcpus,
+            if report.emulated { "emulated" } else { "nested" }
+        ),
+    );
+    text(
+        svg,
+        LEFT - 44.0,
+        50.0,
+        "note",
+        "start",
+        &format!(
+            "Linux {}; median of {} interleaved repetitions, whiskers: least and most",
+            report.kernel, report.repetitions
+        ),
+    );
+}
+
 /// What stands below a workload's bars.
 fn label(row: &Row) -> &str {
     row.name.strip_prefix("bench-").unwrap_or(&row.name)
 }
 
+/// In the order of their first appearance.
 fn scheduler_names(rows: &[&Row]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, _) in rows.iter().flat_map(|row| &row.schedulers) {

@@ -55,6 +55,34 @@ pub struct Vm {
     _in_kernel: EventFd,
 }
 
+/// The guest's memory: a slot for each region, of an address and a size in bytes. With `log_dirty` KVM
+/// logs what is written to all but the first.
+fn memory(
+    fd: &VmFd,
+    regions: Vec<(u64, u64)>,
+    log_dirty: bool,
+) -> Result<GuestRegions<GuestRegionMmap>> {
+    let regions = regions
+        .into_iter()
+        .map(|(at, size)| GuestRegionMmap::from_range(GuestAddress(at), size as usize, None))
+        .collect::<Result<Vec<_>, _>>()
+        .context("no memory for a guest")?;
+    let memory = GuestRegions::from_regions(regions).context("guest memory")?;
+    for (slot, region) in (0..).zip(memory.iter()) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: if log_dirty && slot > 0 { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
+            guest_phys_addr: region.start_addr().0,
+            memory_size: region.len(),
+            userspace_addr: region.as_ptr() as u64,
+        };
+        // SAFETY: the mapping lives as long as `memory`, which is dropped after `fd`'s VM has
+        // no vCPU that runs: `vcpu::Running` ends them first.
+        unsafe { fd.set_user_memory_region(region) }.context("KVM takes no memory slot")?;
+    }
+    Ok(memory)
+}
+
 impl Vm {
     /// A VM with vCPUs that are ready to run.
     ///
@@ -92,24 +120,7 @@ impl Vm {
         if regions.last().is_some_and(|(at, size)| at + size > MMIO_USER) {
             bail!("{} memory slots do not fit below {MMIO_USER:#x}", spec.more_slots);
         }
-        let regions = regions
-            .into_iter()
-            .map(|(at, size)| GuestRegionMmap::from_range(GuestAddress(at), size as usize, None))
-            .collect::<Result<Vec<_>, _>>()
-            .context("no memory for a guest")?;
-        let memory = GuestRegions::from_regions(regions).context("guest memory")?;
-        for (slot, region) in (0..).zip(memory.iter()) {
-            let region = kvm_userspace_memory_region {
-                slot,
-                flags: if spec.log_dirty && slot > 0 { KVM_MEM_LOG_DIRTY_PAGES } else { 0 },
-                guest_phys_addr: region.start_addr().0,
-                memory_size: region.len(),
-                userspace_addr: region.as_ptr() as u64,
-            };
-            // SAFETY: the mapping lives as long as `memory`, which is dropped after `fd`'s VM has
-            // no vCPU that runs: `vcpu::Running` ends them first.
-            unsafe { fd.set_user_memory_region(region) }.context("KVM takes no memory slot")?;
-        }
+        let memory = memory(&fd, regions, spec.log_dirty)?;
 
         let io_request = EventFd::new(0).context("no eventfd")?;
         let in_kernel = EventFd::new(0).context("no eventfd")?;

@@ -68,6 +68,52 @@ struct Scheduler<'a> {
     warned: [bool; 2],
 }
 
+/// Which caches and cores pCPUs share, before the scheduler is loaded.
+///
+/// Errors: there are more pCPUs, or caches, than it knows.
+fn tell_topology(rodata: &mut bpf_skel::types::rodata, topo: &Topology) -> Result<()> {
+    rodata.smt_active = topo.smt_enabled;
+    // A virtual machine without caches has one for each CPU: they are no closer to one another.
+    let shared = topo.all_llcs.values().any(|llc| llc.all_cpus.len() > 1);
+    rodata.nr_llcs = if shared { topo.all_llcs.len().max(1) as u32 } else { 1 };
+    if rodata.nr_llcs > baton_limits_MAX_LLCS {
+        bail!(
+            "{} last-level caches, at most {} are supported",
+            rodata.nr_llcs,
+            baton_limits_MAX_LLCS
+        );
+    }
+    let mut place = 0;
+    for (i, llc) in topo.all_llcs.values().enumerate() {
+        let slot_of_llc = if shared { i } else { 0 };
+        for &cpu in llc.all_cpus.keys() {
+            let Some(slot) = rodata.cpu_llc.get_mut(cpu) else {
+                bail!("CPU {cpu}: at most {} CPUs are supported", baton_limits_MAX_CPUS);
+            };
+            *slot = slot_of_llc as u16;
+            rodata.llc_cpus[place] = cpu as u16;
+            rodata.cpu_place[cpu] = place as u16;
+            place += 1;
+        }
+        rodata.llc_first[slot_of_llc + 1] = place as u16;
+    }
+
+    // Those that are offline now have no core.
+    for (cpu, sibling) in rodata.cpu_sibling.iter_mut().enumerate() {
+        *sibling = cpu as u16;
+    }
+    // A kernel without this flag ends a scheduler that moves a task which must not migrate now.
+    let may_leave = *compat::SCX_OPS_ENQ_MIGRATION_DISABLED != 0;
+    for core in topo.all_cores.values().filter(|_| may_leave) {
+        let cpus: Vec<usize> = core.cpus.keys().copied().collect();
+        for (i, &cpu) in cpus.iter().enumerate() {
+            // Their numbers were checked above.
+            rodata.cpu_sibling[cpu] = cpus[(i + 1) % cpus.len()] as u16;
+        }
+    }
+    Ok(())
+}
+
 impl<'a> Scheduler<'a> {
     fn start(
         opts: &Opts,
@@ -84,46 +130,7 @@ impl<'a> Scheduler<'a> {
         skel.struct_ops.baton_ops_mut().exit_dump_len = opts.exit_dump_len;
 
         let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no options")?;
-        rodata.smt_active = topo.smt_enabled;
-        // A virtual machine without caches has one for each CPU: they are no closer to one another.
-        let shared = topo.all_llcs.values().any(|llc| llc.all_cpus.len() > 1);
-        rodata.nr_llcs = if shared { topo.all_llcs.len().max(1) as u32 } else { 1 };
-        if rodata.nr_llcs > baton_limits_MAX_LLCS {
-            bail!(
-                "{} last-level caches, at most {} are supported",
-                rodata.nr_llcs,
-                baton_limits_MAX_LLCS
-            );
-        }
-        let mut place = 0;
-        for (i, llc) in topo.all_llcs.values().enumerate() {
-            let slot_of_llc = if shared { i } else { 0 };
-            for &cpu in llc.all_cpus.keys() {
-                let Some(slot) = rodata.cpu_llc.get_mut(cpu) else {
-                    bail!("CPU {cpu}: at most {} CPUs are supported", baton_limits_MAX_CPUS);
-                };
-                *slot = slot_of_llc as u16;
-                rodata.llc_cpus[place] = cpu as u16;
-                rodata.cpu_place[cpu] = place as u16;
-                place += 1;
-            }
-            rodata.llc_first[slot_of_llc + 1] = place as u16;
-        }
-
-        // Those that are offline now have no core.
-        for (cpu, sibling) in rodata.cpu_sibling.iter_mut().enumerate() {
-            *sibling = cpu as u16;
-        }
-        // A kernel without this flag ends a scheduler that moves a task which must not migrate now.
-        let may_leave = *compat::SCX_OPS_ENQ_MIGRATION_DISABLED != 0;
-        for core in topo.all_cores.values().filter(|_| may_leave) {
-            let cpus: Vec<usize> = core.cpus.keys().copied().collect();
-            for (i, &cpu) in cpus.iter().enumerate() {
-                // Their numbers were checked above.
-                rodata.cpu_sibling[cpu] = cpus[(i + 1) % cpus.len()] as u16;
-            }
-        }
-
+        tell_topology(rodata, &topo)?;
         let mut policy = opts.yield_policy.clone();
         policy.dedup();
         rodata.yield_policy.fill(yield_reason_YIELD_NONE);

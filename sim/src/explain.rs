@@ -6,9 +6,9 @@ use std::fmt::Write;
 use anyhow::Result;
 
 use crate::guest::Op;
-use crate::kvm::HaltPoll;
+use crate::kvm::{HaltPoll, Kvm};
 use crate::machine::{Ns, Quota};
-use crate::scenario::{FaultSpec, Scenario, VmSpec, is_source};
+use crate::scenario::{FaultSpec, Host, Scenario, ThreadSpec, VmSpec, is_source};
 use crate::sim::Fault;
 use crate::topology::{Siblings, Where};
 use crate::workload::Program;
@@ -39,11 +39,54 @@ fn kebab(value: impl std::fmt::Debug) -> String {
 /// Errors: as when it is built.
 pub fn explain(scenario: &Scenario) -> Result<String> {
     let host = scenario.host()?;
-    let kvm = scenario.kvm(&host)?;
     let mut out = String::new();
     if !scenario.about.is_empty() {
         let _ = writeln!(out, "{}\n", scenario.about);
     }
+    out += &machine_in_words(scenario, &host)?;
+    let policy = scenario.yield_policy.as_ref().map(|all| format!(", yields: {}", all.join(", ")));
+    let _ = writeln!(out, "Scheduler: {}{}.", scenario.scheduler, policy.unwrap_or_default());
+    out += &kvm_in_words(&scenario.kvm(&host)?);
+    for cgroup in &scenario.cgroups {
+        let parent = cgroup.parent.as_deref().unwrap_or("the root");
+        let quota = quota_in_words(cgroup.cpu_max);
+        let (name, weight) = (&cgroup.name, cgroup.weight);
+        let at = place_in_words(&cgroup.cpus);
+        let _ = writeln!(out, "Cgroup {name}, in {parent}: weight {weight}{quota}{at}.");
+    }
+    let mut first = 0;
+    for vm in &scenario.vms {
+        out += &vm_in_words(vm, first)?;
+        first += vm.count;
+    }
+    let mut thread = scenario.vms.iter().map(|vm| vm.count * vm.vcpus).sum::<u32>();
+    for spec in &scenario.threads {
+        out += &thread_in_words(spec, thread);
+        thread += spec.count;
+    }
+    if !scenario.faults.is_empty() {
+        out += "Faults, from the start of the simulation, the warm-up included:\n";
+    }
+    let pcpus = scenario.pcpus(&host)?;
+    for (place, spec) in scenario.faults.iter().enumerate() {
+        let (at, fault) = scenario.fault(place, pcpus, u64::MAX)?;
+        let _ = writeln!(out, "  after {}: {}.", time(at), fault_in_words(&fault, spec));
+    }
+    out += "Numbered apart, each from 0: VMs, pCPUs, and threads (all vCPUs, VM after VM, then the \
+            host's); in a VM spinlocks, mutexes and futexes.\n";
+    if is_source(&scenario.scheduler) {
+        out += "The scheduler is compiled as C: nothing of it is verified as the kernel would.\n";
+    }
+    let _ = writeln!(
+        out,
+        "It is measured for {} s after {} s; seed {}; no thread may wait for more than {} s.",
+        scenario.seconds, scenario.warmup, scenario.seed, scenario.starvation_s
+    );
+    Ok(out)
+}
+
+fn machine_in_words(scenario: &Scenario, host: &Host) -> Result<String> {
+    let mut out = String::new();
     let all = host.all_pcpus();
     let _ = writeln!(
         out,
@@ -64,7 +107,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
             Siblings::Split => "half of the host apart",
         }
     );
-    let c = scenario.costs(&host)?;
+    let c = scenario.costs(host)?;
     let _ = writeln!(
         out,
         "  A switch takes {}, a wake-up {} and up to {} if the pCPU was idle, an exit {}; a tick comes {} \
@@ -88,8 +131,10 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         let (run, sleep) = (us(noise.run_us), us(noise.sleep_us));
         let _ = writeln!(out, "  Its kernel runs {run} on each pCPU, and sleeps {sleep}.");
     }
-    let policy = scenario.yield_policy.as_ref().map(|all| format!(", yields: {}", all.join(", ")));
-    let _ = writeln!(out, "Scheduler: {}{}.", scenario.scheduler, policy.unwrap_or_default());
+    Ok(out)
+}
+
+fn kvm_in_words(kvm: &Kvm) -> String {
     let ple = if kvm.ple {
         let grow = match kvm.ple_grow {
             1 => "always".into(),
@@ -114,6 +159,7 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
         }
         HaltPoll::Clairvoyant(ns) => format!("polls at HLTs that end within {}", time(ns)),
     };
+    let mut out = String::new();
     let _ = writeln!(out, "KVM: {ple}; whom it yields to: {}; it {poll}.", kebab(kvm.on_spin));
     let with = |has: bool, what: &'static str| if has { what } else { "" };
     let paths = [
@@ -125,65 +171,33 @@ pub fn explain(scenario: &Scenario) -> Result<String> {
     let paths: Vec<&str> = paths.into_iter().filter(|path| !path.is_empty()).collect();
     let paths = if paths.is_empty() { "no fast paths".into() } else { paths.join(", ") };
     let _ = writeln!(out, "  It has {paths}.");
-    for cgroup in &scenario.cgroups {
-        let parent = cgroup.parent.as_deref().unwrap_or("the root");
-        let quota = quota_in_words(cgroup.cpu_max);
-        let (name, weight) = (&cgroup.name, cgroup.weight);
-        let at = place_in_words(&cgroup.cpus);
-        let _ = writeln!(out, "Cgroup {name}, in {parent}: weight {weight}{quota}{at}.");
-    }
-    let mut first = 0;
-    for vm in &scenario.vms {
-        out += &vm_in_words(vm, first)?;
-        first += vm.count;
-    }
-    let mut thread = scenario.vms.iter().map(|vm| vm.count * vm.vcpus).sum::<u32>();
-    for spec in &scenario.threads {
-        let sleep = match spec.sleep_us {
-            0.0 => "without end".into(),
-            us => format!("and sleeps {}", time((us * 1e3) as Ns)),
-        };
-        let run = time((spec.run_us * 1e3) as Ns);
-        let spread = match spec.spread {
-            0.0 => String::new(),
-            spread => format!(", both ±{}%", spread * 100.0),
-        };
-        let at = spec
-            .cpu
-            .map_or_else(|| place_in_words(&spec.cpus), |cpu| format!(", on pCPU {cpu} alone"));
-        let group =
-            spec.cgroup.as_ref().map_or(String::new(), |name| format!(", in cgroup {name}"));
-        let own = match spec.own_cgroup {
-            true => {
-                let quota = quota_in_words(spec.cpu_max);
-                format!(", each in one of its own: weight {}{quota}", spec.weight)
-            }
-            false => String::new(),
-        };
-        let numbers = numbered("host thread", thread, spec.count);
-        let idle = if spec.sched_idle { ", of SCHED_IDLE" } else { "" };
-        let _ = writeln!(out, "{numbers}: runs {run} {sleep}{spread}{at}{group}{own}{idle}.");
-        thread += spec.count;
-    }
-    if !scenario.faults.is_empty() {
-        out += "Faults, from the start of the simulation, the warm-up included:\n";
-    }
-    let pcpus = scenario.pcpus.unwrap_or(all);
-    for (place, spec) in scenario.faults.iter().enumerate() {
-        let (at, fault) = scenario.fault(place, pcpus, u64::MAX)?;
-        let _ = writeln!(out, "  after {}: {}.", time(at), fault_in_words(&fault, spec));
-    }
-    out += "Numbered apart, each from 0: VMs, pCPUs, and threads (all vCPUs, VM after VM, then the \
-            host's); in a VM spinlocks, mutexes and futexes.\n";
-    if is_source(&scenario.scheduler) {
-        out += "The scheduler is compiled as C: nothing of it is verified as the kernel would.\n";
-    }
-    let _ = writeln!(
-        out,
-        "It is measured for {} s after {} s; seed {}; no thread may wait for more than {} s.",
-        scenario.seconds, scenario.warmup, scenario.seed, scenario.starvation_s
-    );
-    Ok(out)
+    out
+}
+
+/// The threads of a table, of which the first has the number `first`.
+fn thread_in_words(spec: &ThreadSpec, first: u32) -> String {
+    let sleep = match spec.sleep_us {
+        0.0 => "without end".into(),
+        us => format!("and sleeps {}", time((us * 1e3) as Ns)),
+    };
+    let run = time((spec.run_us * 1e3) as Ns);
+    let spread = match spec.spread {
+        0.0 => String::new(),
+        spread => format!(", both ±{}%", spread * 100.0),
+    };
+    let at =
+        spec.cpu.map_or_else(|| place_in_words(&spec.cpus), |cpu| format!(", on pCPU {cpu} alone"));
+    let group = spec.cgroup.as_ref().map_or(String::new(), |name| format!(", in cgroup {name}"));
+    let own = match spec.own_cgroup {
+        true => {
+            let quota = quota_in_words(spec.cpu_max);
+            format!(", each in one of its own: weight {}{quota}", spec.weight)
+        }
+        false => String::new(),
+    };
+    let numbers = numbered("host thread", first, spec.count);
+    let idle = if spec.sched_idle { ", of SCHED_IDLE" } else { "" };
+    format!("{numbers}: runs {run} {sleep}{spread}{at}{group}{own}{idle}.\n")
 }
 
 fn numbered(what: &str, first: u32, count: u32) -> String {

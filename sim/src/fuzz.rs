@@ -80,91 +80,18 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     let vms = 1 + dice.below(4);
     for _ in 0..vms {
         let vcpus = 1 + dice.below(pcpus + 2).min(15);
-        let workload = dice.one_of(&[
-            "compute",
-            "barrier",
-            "barrier-pause",
-            "lock",
-            "mutex",
-            "ebizzy",
-            "kernbench",
-            "sysbench-oltp",
-            "hackbench",
-            "pbzip2",
-            "o-dsync",
-            "timer",
-            "idle",
-        ]);
-        let _ = writeln!(
-            out,
-            "\n[[vm]]\nvcpus = {vcpus}\nworkload = \"{workload}\"\nweight = {}\npin = {}",
-            if dice.chance(70) { 100 } else { 20 + dice.below(400) },
-            dice.chance(10)
-        );
-        if dice.chance(20) {
-            let _ = writeln!(out, "cpus = \"{}\"", places(&mut dice, pcpus));
-        }
-        if dice.chance(15) {
-            let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, vcpus));
-        }
-        let _ = writeln!(
-            out,
-            "guest = {{ lock = \"{}\", pv-ipi = {}, pv-tlb-flush = {}, sched-yield = {}, kick-yields = {}, \
-             idle-poll = {} }}",
-            dice.one_of(&["test-and-set", "ticket", "queued", "pv-queued"]),
-            dice.chance(50),
-            dice.chance(50),
-            dice.chance(50),
-            dice.chance(50),
-            dice.chance(10)
-        );
+        out += &a_vm(&mut dice, pcpus, vcpus);
         threads += vcpus;
     }
     for _ in 0..dice.below(4) {
-        let at = match dice.below(10) {
-            0..3 => format!("\ncpu = {}", dice.below(pcpus)),
-            3 => format!("\ncpus = \"{}\"", places(&mut dice, pcpus)),
-            _ => String::new(),
-        };
-        let own = dice.chance(20);
-        let _ = writeln!(
-            out,
-            "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}\nown-cgroup = {own}{at}",
-            1 + dice.below(3),
-            10 + dice.below(5000),
-            if dice.chance(30) { 0 } else { 50 + dice.below(20_000) },
-        );
-        if own && dice.chance(30) {
-            let _ = writeln!(out, "cpu-max = {}", quota(&mut dice, 1));
-        }
-        if dice.chance(10) {
-            let _ = writeln!(out, "sched-idle = true");
-        }
+        out += &a_thread(&mut dice, pcpus);
     }
     let end_ms = (seconds * 1000.0) as u64;
     if dice.chance(60) {
+        let of = Counts { pcpus, vms, threads };
         for _ in 0..dice.below(12) {
             let at = 1 + dice.below(end_ms + 50);
-            let what = match dice.below(10) {
-                0..3 => {
-                    let cpu = dice.below(pcpus);
-                    let back = at + 1 + dice.below(100);
-                    format!("offline = {cpu}\n\n[[fault]]\nat-ms = {back}\nonline = {cpu}")
-                }
-                3 => format!("vm-ends = {}\nexit-ms = {}", dice.below(vms), dice.below(40)),
-                4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
-                5 if dice.chance(50) => {
-                    let quota = quota(&mut dice, 4);
-                    format!("vm = {}\ncpu-max = {quota}", dice.below(vms))
-                }
-                5 if dice.chance(20) => format!("vm = {}\nleaves-guest = true", dice.below(vms)),
-                5 => format!("vm = {}\nweight = {}", dice.below(vms), 20 + dice.below(400)),
-                _ => {
-                    let cpus: Vec<String> =
-                        (0..1 + dice.below(3)).map(|_| dice.below(pcpus).to_string()).collect();
-                    format!("task = {}\ncpus = [{}]", dice.below(threads), cpus.join(", "))
-                }
-            };
+            let what = a_fault(&mut dice, &of, at);
             let _ = writeln!(out, "\n[[fault]]\nat-ms = {at}\n{what}");
         }
     }
@@ -174,6 +101,105 @@ pub fn generate(seed: u64, scheduler: &str) -> String {
     let crowd = (threads + 12) as f64 / pcpus as f64;
     let throttled = if out.contains("cpu-max") { 3.0 } else { 0.0 };
     format!("starvation-s = {:.2}\n{out}", 1.0 + 0.1 * crowd + throttled)
+}
+
+fn a_vm(dice: &mut Dice, pcpus: u64, vcpus: u64) -> String {
+    let mut out = String::new();
+    let workload = dice.one_of(&[
+        "compute",
+        "barrier",
+        "barrier-pause",
+        "lock",
+        "mutex",
+        "ebizzy",
+        "kernbench",
+        "sysbench-oltp",
+        "hackbench",
+        "pbzip2",
+        "o-dsync",
+        "timer",
+        "idle",
+    ]);
+    let _ = writeln!(
+        out,
+        "\n[[vm]]\nvcpus = {vcpus}\nworkload = \"{workload}\"\nweight = {}\npin = {}",
+        if dice.chance(70) { 100 } else { 20 + dice.below(400) },
+        dice.chance(10)
+    );
+    if dice.chance(20) {
+        let _ = writeln!(out, "cpus = \"{}\"", places(dice, pcpus));
+    }
+    if dice.chance(15) {
+        let _ = writeln!(out, "cpu-max = {}", quota(dice, vcpus));
+    }
+    let _ = writeln!(
+        out,
+        "guest = {{ lock = \"{}\", pv-ipi = {}, pv-tlb-flush = {}, sched-yield = {}, kick-yields = {}, \
+         idle-poll = {} }}",
+        dice.one_of(&["test-and-set", "ticket", "queued", "pv-queued"]),
+        dice.chance(50),
+        dice.chance(50),
+        dice.chance(50),
+        dice.chance(50),
+        dice.chance(10)
+    );
+    out
+}
+
+fn a_thread(dice: &mut Dice, pcpus: u64) -> String {
+    let mut out = String::new();
+    let at = match dice.below(10) {
+        0..3 => format!("\ncpu = {}", dice.below(pcpus)),
+        3 => format!("\ncpus = \"{}\"", places(dice, pcpus)),
+        _ => String::new(),
+    };
+    let own = dice.chance(20);
+    let _ = writeln!(
+        out,
+        "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}\nown-cgroup = {own}{at}",
+        1 + dice.below(3),
+        10 + dice.below(5000),
+        if dice.chance(30) { 0 } else { 50 + dice.below(20_000) },
+    );
+    if own && dice.chance(30) {
+        let _ = writeln!(out, "cpu-max = {}", quota(dice, 1));
+    }
+    if dice.chance(10) {
+        let _ = writeln!(out, "sched-idle = true");
+    }
+    out
+}
+
+/// What there is of each.
+struct Counts {
+    pcpus: u64,
+    vms: u64,
+    /// vCPUs.
+    threads: u64,
+}
+
+/// One at `at` ms, and perhaps what takes it back.
+fn a_fault(dice: &mut Dice, of: &Counts, at: u64) -> String {
+    match dice.below(10) {
+        0..3 => {
+            let cpu = dice.below(of.pcpus);
+            let back = at + 1 + dice.below(100);
+            format!("offline = {cpu}\n\n[[fault]]\nat-ms = {back}\nonline = {cpu}")
+        }
+        3 => format!("vm-ends = {}\nexit-ms = {}", dice.below(of.vms), dice.below(40)),
+        4 => format!("clock-jump-us = {}", dice.below(40_000) as i64 - 20_000),
+        5 if dice.chance(50) => {
+            let quota = quota(dice, 4);
+            format!("vm = {}\ncpu-max = {quota}", dice.below(of.vms))
+        }
+        5 if dice.chance(20) => format!("vm = {}\nleaves-guest = true", dice.below(of.vms)),
+        5 => format!("vm = {}\nweight = {}", dice.below(of.vms), 20 + dice.below(400)),
+        _ => {
+            let cpus: Vec<String> =
+                (0..1 + dice.below(3)).map(|_| dice.below(of.pcpus).to_string()).collect();
+            format!("task = {}\ncpus = [{}]", dice.below(of.threads), cpus.join(", "))
+        }
+    }
 }
 
 /// A cpuset.

@@ -24,7 +24,7 @@ use crate::bundle::{Abort, Bundle, HostFacts};
 use crate::plan::{Measure, Plan};
 use crate::probe::Probe;
 use crate::report;
-use crate::run::Run;
+use crate::run::{Ended, Run};
 use crate::sampler::Sampler;
 use crate::words;
 
@@ -71,23 +71,9 @@ pub fn trial(options: &Options) -> Result<i32> {
         bail!("scx_baton schedules this host: stop it first, a trial starts it in its slots");
     }
     let report = Report::of(&scene);
-    if report.status() == 2 && !options.control {
-        say(&report.text(None))?;
-        baton_output::note("baton trial: scx_baton cannot run on this host, see above");
+    if !is_fit(options, &report)? {
         return Ok(UNFIT);
     }
-    // SAFETY: geteuid() only returns a number.
-    if unsafe { libc::geteuid() } != 0 && !options.control {
-        bail!("no permission to load a scheduler: run it as root (sudo baton trial)");
-    }
-    ensure!(
-        options.yes || io::stdin().is_terminal(),
-        "standard input is no terminal to ask: add --yes"
-    );
-    ensure!(
-        scheduler::is_kernels(),
-        "a sched_ext scheduler schedules this host: stop it first ('baton doctor' tells which)"
-    );
     let bench = options.synthetic.as_ref().map(bench).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -136,6 +122,36 @@ pub fn trial(options: &Options) -> Result<i32> {
     if let Err(error) = drawn {
         baton_output::note(&format!("baton trial: {error:#}"));
     }
+    tell(&ended);
+    Ok(if ended.abort == Abort::User { INTERRUPTED } else { 1 })
+}
+
+/// Whether a trial can begin; if scx_baton cannot run, that has been told.
+///
+/// Errors: what else keeps it from that.
+fn is_fit(options: &Options, report: &Report) -> Result<bool> {
+    if report.status() == 2 && !options.control {
+        say(&report.text(None))?;
+        baton_output::note("baton trial: scx_baton cannot run on this host, see above");
+        return Ok(false);
+    }
+    // SAFETY: geteuid() only returns a number.
+    if unsafe { libc::geteuid() } != 0 && !options.control {
+        bail!("no permission to load a scheduler: run it as root (sudo baton trial)");
+    }
+    ensure!(
+        options.yes || io::stdin().is_terminal(),
+        "standard input is no terminal to ask: add --yes"
+    );
+    ensure!(
+        scheduler::is_kernels(),
+        "a sched_ext scheduler schedules this host: stop it first ('baton doctor' tells which)"
+    );
+    Ok(true)
+}
+
+/// Why it ended early, and who schedules now.
+fn tell(ended: &Ended) {
     let charge = match scheduler::is_kernels() {
         true => "the kernel's scheduler is in charge",
         false => "a sched_ext scheduler IS STILL LOADED: end it (pkill -9 scx_), or press SysRq-S",
@@ -143,11 +159,10 @@ pub fn trial(options: &Options) -> Result<i32> {
     baton_output::note(&format!(
         "baton trial: {}; {charge}",
         match ended.why == ended.abort.words() {
-            true => ended.why,
+            true => ended.why.clone(),
             false => format!("{}: {}", ended.abort.words(), ended.why),
         }
     ));
-    Ok(if ended.abort == Abort::User { INTERRUPTED } else { 1 })
 }
 
 /// Tells a bundle's verdict, computed anew, and writes its report.

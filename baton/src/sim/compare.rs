@@ -71,66 +71,20 @@ pub fn compare(compare: &Compare) -> Result<()> {
     let name = |point: &[(String, String)]| {
         point.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let mut rows = vec![
-        [
-            key.as_str(),
-            "work/s",
-            "spread",
-            "× first [95 %]",
-            "Jain",
-            "PLE/s",
-            "yields/s",
-            "IPIs/s",
-            "longest wait ms",
-        ]
-        .map(String::from)
-        .to_vec(),
-    ];
-    let mut failures = Vec::new();
-    let of = |place: usize| &results[place * n..(place + 1) * n];
-    let rates = |place: usize| -> Vec<Option<f64>> {
-        let ok = |result: &Option<Result<Outcome, String>>| {
-            result.as_ref().and_then(|result| result.as_ref().ok()).map(Outcome::rate)
-        };
-        of(place).iter().map(ok).collect()
-    };
-    let first = rates(0);
-    let mut shown = Vec::new();
-    for (place, point) in compared.iter().enumerate() {
-        let value = name(point);
-        failures.extend(of(place).iter().flatten().filter_map(|result| {
+    let first = rates(&results[..n]);
+    let mut rows = vec![heading(&key)];
+    let (mut failures, mut shown) = (Vec::new(), Vec::new());
+    for (point, of) in compared.iter().zip(results.chunks(n)) {
+        failures.extend(of.iter().flatten().filter_map(|result| {
             result.as_ref().err().map(|why| format!("{}: {why}", in_words(point)))
         }));
-        let outcomes: Vec<&Outcome> = of(place).iter().flatten().flatten().collect();
-        let figure = |figure: fn(&Outcome) -> f64| {
-            median(&outcomes.iter().map(|outcome| figure(outcome)).collect::<Vec<_>>())
-        };
-        let work: Vec<f64> = outcomes.iter().map(|outcome| outcome.rate()).collect();
-        let pairs: Vec<(f64, f64)> =
-            rates(place).into_iter().zip(&first).filter_map(|(a, b)| a.zip(*b)).collect();
-        let ratio = paired_ratio(&pairs, 0.95).map_or("–".into(), |ratio| match ratio.interval {
-            Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", ratio.ratio),
-            None => format!("{:.2}", ratio.ratio),
-        });
+        let value = name(point);
+        let first = (rows.len() > 1).then_some(&first[..]);
+        rows.push(row(&value, of, first));
+        let outcomes = of.iter().flatten().flatten();
+        let work: Vec<f64> = outcomes.map(Outcome::rate).collect();
         let spread = range(&work).zip(median(&work));
-        shown.extend(spread.map(|((low, high), m)| (value.clone(), [m, low, high])));
-        let spread = spread.map_or("–".into(), |((low, high), m)| {
-            format!("{:.0} %", (high - low) / 2.0 / m * 100.0)
-        });
-        let number = |value: Option<f64>| value.map_or("–".into(), short);
-        rows.push(vec![
-            value,
-            number(median(&work)),
-            spread,
-            if place == 0 { "–".into() } else { ratio },
-            figure(|o| o.jain.unwrap_or(f64::NAN))
-                .filter(|jain| jain.is_finite())
-                .map_or("–".into(), |jain| format!("{jain:.3}")),
-            number(figure(|o| o.vms.iter().map(|vm| vm.ple_exits_per_s).sum())),
-            number(figure(|o| o.vms.iter().map(|vm| vm.yields_per_s).sum())),
-            number(figure(|o| o.vms.iter().map(|vm| vm.ipis_per_s).sum())),
-            number(figure(|o| o.longest_wait_ms)),
-        ]);
+        shown.extend(spread.map(|((low, high), m)| (value, [m, low, high])));
     }
     let told = say(&aligned(&rows, false));
     warn_of_ignored(results.iter().flatten().flatten());
@@ -141,6 +95,56 @@ pub fn compare(compare: &Compare) -> Result<()> {
         return Err(Interrupted.into());
     }
     failed(&failures, results.len())
+}
+
+type Simulated = Option<Result<Outcome, String>>;
+
+fn heading(key: &str) -> Vec<String> {
+    let others = ["work/s", "spread", "× first [95 %]", "Jain", "PLE/s", "yields/s", "IPIs/s"];
+    let words = [key].into_iter().chain(others).chain(["longest wait ms"]);
+    words.map(String::from).collect()
+}
+
+/// Of each seed, if it was simulated.
+fn rates(of: &[Simulated]) -> Vec<Option<f64>> {
+    let ok = |result: &Simulated| {
+        result.as_ref().and_then(|result| result.as_ref().ok()).map(Outcome::rate)
+    };
+    of.iter().map(ok).collect()
+}
+
+/// Medians of all seeds, and the ratio to those of the `first` row, seed by seed.
+fn row(value: &str, of: &[Simulated], first: Option<&[Option<f64>]>) -> Vec<String> {
+    let outcomes: Vec<&Outcome> = of.iter().flatten().flatten().collect();
+    let figure = |figure: fn(&Outcome) -> f64| {
+        median(&outcomes.iter().map(|outcome| figure(outcome)).collect::<Vec<_>>())
+    };
+    let work: Vec<f64> = outcomes.iter().map(|outcome| outcome.rate()).collect();
+    let spread = range(&work).zip(median(&work)).map_or("–".into(), |((low, high), m)| {
+        format!("{:.0} %", (high - low) / 2.0 / m * 100.0)
+    });
+    let pairs = |first: &[Option<f64>]| -> Vec<(f64, f64)> {
+        rates(of).into_iter().zip(first).filter_map(|(a, b)| a.zip(*b)).collect()
+    };
+    let ratio = first.and_then(|first| paired_ratio(&pairs(first), 0.95));
+    let ratio = ratio.map_or("–".into(), |ratio| match ratio.interval {
+        Some((low, high)) => format!("{:.2} [{low:.2}, {high:.2}]", ratio.ratio),
+        None => format!("{:.2}", ratio.ratio),
+    });
+    let number = |value: Option<f64>| value.map_or("–".into(), short);
+    vec![
+        value.to_string(),
+        number(median(&work)),
+        spread,
+        ratio,
+        figure(|o| o.jain.unwrap_or(f64::NAN))
+            .filter(|jain| jain.is_finite())
+            .map_or("–".into(), |jain| format!("{jain:.3}")),
+        number(figure(|o| o.vms.iter().map(|vm| vm.ple_exits_per_s).sum())),
+        number(figure(|o| o.vms.iter().map(|vm| vm.yields_per_s).sum())),
+        number(figure(|o| o.vms.iter().map(|vm| vm.ipis_per_s).sum())),
+        number(figure(|o| o.longest_wait_ms)),
+    ]
 }
 
 /// What Ctrl-C has ended was not simulated.

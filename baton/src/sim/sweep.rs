@@ -122,10 +122,29 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
     let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let results = kept.results;
     progress(n, n);
+    let (rows, failures) = table(&axes, &all, &results);
+    let told = say(&aligned(&rows, false));
+    warn_of_ignored(results.iter().flatten().flatten());
+    files.save_all(&all, &results, &numbers, || plot::points(&all, &results))?;
+    told?;
+    if stopped() {
+        let done = results.iter().flatten().count();
+        note(&format!("{done} of {n} points are done; --resume goes on with them"));
+        return Err(Interrupted.into());
+    }
+    failed(&failures, results.len())
+}
+
+/// A row a point, and what failed.
+fn table(
+    axes: &[(String, Vec<String>)],
+    all: &[Point],
+    results: &[Option<Result<Outcome, String>>],
+) -> (Vec<Vec<String>>, Vec<String>) {
     let mut rows: Vec<Vec<String>> = vec![axes.iter().map(|(key, _)| key.clone()).collect()];
     rows[0].extend(["work/s", "Jain", "PLE/s", "longest wait ms"].map(String::from));
     let mut failures = Vec::new();
-    for (point, result) in all.iter().zip(&results) {
+    for (point, result) in all.iter().zip(results) {
         let mut row: Vec<String> = point.iter().map(|(_, value)| value.clone()).collect();
         match result {
             Some(Ok(o)) => row.extend([
@@ -142,16 +161,7 @@ pub fn sweep_all(options: &Sweep) -> Result<()> {
         }
         rows.push(row);
     }
-    let told = say(&aligned(&rows, false));
-    warn_of_ignored(results.iter().flatten().flatten());
-    files.save_all(&all, &results, &numbers, || plot::points(&all, &results))?;
-    told?;
-    if stopped() {
-        let done = results.iter().flatten().count();
-        note(&format!("{done} of {n} points are done; --resume goes on with them"));
-        return Err(Interrupted.into());
-    }
-    failed(&failures, results.len())
+    (rows, failures)
 }
 
 /// What a file that `--json` wrote has of these points.

@@ -26,72 +26,26 @@ pub fn claims(_: usize) -> Result<Vec<Row>> {
         format!("measured with the memslots crate; the paper's own search saves {theirs:.0} % here")
     };
     let search = |slots: &str| format!("{slots} slots, randomized: time saved by the search");
+    let of = |table, claim: &str, theirs: f64, ours: f64, note: &str| {
+        row(PAPER, table, claim, theirs, ours, note)
+    };
+    let walk = "measured, with the paper's walk";
+    let last = "the slot that a walk finds last, with cold caches";
+    let first = saved(boot.linear, boot.linear_last);
+    let [of_large, of_small] = [&large, &small].map(|t| saved(t.linear_last, t.ours));
+    let [of_hit, of_boot] = [&hit, &boot].map(|t| saved(t.linear_last, t.ours));
+    // An exit of 1,200 cycles: 480 ns on the machine xeon-2014.
+    let (theirs, ours) = (35.0 / 1200.0, hit.ours / 480.0);
+    let newer = "measured on a newer CPU than the paper's";
+    let exit = "117 slots, boot: a look-up as share of an exit";
     Ok(vec![
-        row(
-            PAPER,
-            "boot",
-            "boot: time saved by the last-used slot",
-            saved(46.0, 28.0),
-            saved(boot.linear, boot.linear_last),
-            "measured, with the paper's walk",
-        ),
-        row(
-            PAPER,
-            "table",
-            &search("117"),
-            saved(460.0, 180.0),
-            saved(large.linear_last, large.ours),
-            &note(&large),
-        ),
-        row(
-            PAPER,
-            "table",
-            &search("13"),
-            saved(30.0, 40.0),
-            saved(small.linear_last, small.ours),
-            &note(&small),
-        ),
-        row(
-            PAPER,
-            "boot average",
-            &average("13"),
-            saved(28.0, 30.0),
-            saved(boot.linear_last, boot.ours),
-            &note(&boot),
-        ),
-        row(
-            PAPER,
-            "boot average",
-            &average("117"),
-            saved(30.0, 35.0),
-            saved(hit.linear_last, hit.ours),
-            &note(&hit),
-        ),
-        row(
-            PAPER,
-            "boot greatest",
-            &greatest("13"),
-            saved(1450.0, 1400.0),
-            cold(13),
-            "the slot that a walk finds last, with cold caches",
-        ),
-        row(
-            PAPER,
-            "boot greatest",
-            &greatest("117"),
-            saved(13000.0, 2000.0),
-            cold(117),
-            "the slot that a walk finds last, with cold caches",
-        ),
-        // An exit of 1,200 cycles: 480 ns on the machine xeon-2014.
-        row(
-            PAPER,
-            "exit",
-            "117 slots, boot: a look-up as share of an exit",
-            35.0 / 1200.0,
-            hit.ours / 480.0,
-            "measured on a newer CPU than the paper's",
-        )
-        .share(),
+        of("boot", "boot: time saved by the last-used slot", saved(46.0, 28.0), first, walk),
+        of("table", &search("117"), saved(460.0, 180.0), of_large, &note(&large)),
+        of("table", &search("13"), saved(30.0, 40.0), of_small, &note(&small)),
+        of("boot average", &average("13"), saved(28.0, 30.0), of_boot, &note(&boot)),
+        of("boot average", &average("117"), saved(30.0, 35.0), of_hit, &note(&hit)),
+        of("boot greatest", &greatest("13"), saved(1450.0, 1400.0), cold(13), last),
+        of("boot greatest", &greatest("117"), saved(13000.0, 2000.0), cold(117), last),
+        of("exit", exit, theirs, ours, newer).share(),
     ])
 }

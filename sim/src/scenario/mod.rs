@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 pub use self::builtin::{MACHINES, SCENARIOS, SCHEDULERS, is_source, known};
-pub use self::records::{FaultSpec, Host, Noise, Scenario, VmSpec};
+pub use self::records::{FaultSpec, Host, Noise, Scenario, ThreadSpec, VmSpec};
 use crate::keys::{Change, Source, did_you_mean};
 
 /// Of a scenario's text: a thousand times the longest that ships.
