@@ -142,3 +142,70 @@ u64 t_quota_release(const struct quota *q, u64 now)
 {
 	return quota_release(q, now);
 }
+
+bool t_vm_is_far(const struct vm_ctx *vm, s32 near, s32 online)
+{
+	return vm_is_far(vm, near, online);
+}
+
+u64 t_tree_share(u64 share, u32 weight, u64 all)
+{
+	return tree_share(share, weight, all);
+}
+
+u32 t_tree_weight(u64 share, u64 n)
+{
+	return tree_weight(share, n);
+}
+
+u64 t_host_lag(u32 weight)
+{
+	return host_lag(weight);
+}
+
+bool t_host_is_crowded(u64 entities, u32 cpus)
+{
+	return host_is_crowded(entities, cpus);
+}
+
+u64 t_host_lead(u64 entities, u32 cpus)
+{
+	return host_lead(entities, cpus);
+}
+
+bool t_host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
+{
+	return host_goes_first(host_vtime, vm_vtime, vnow);
+}
+
+bool t_host_preempts_host(u64 waker_vtime, u64 running_vtime, u64 ran)
+{
+	return host_preempts_host(waker_vtime, running_vtime, ran);
+}
+
+bool t_vcpu_halts(const struct vm_ctx *vm, u64 ran)
+{
+	return vcpu_halts(vm, ran);
+}
+
+bool t_vm_is_whole(const struct vm_ctx *vm)
+{
+	return vm_is_whole(vm);
+}
+
+bool t_core_is_shared(u64 since, u64 beside, u64 now)
+{
+	return core_is_shared(since, beside, now);
+}
+
+bool t_vm_lends(const struct vm_ctx *vm)
+{
+	return vm_lends(vm);
+}
+
+u64 t_rescue_at(u64 since)
+{
+	return rescue_at(since);
+}
+
+const u64 t_turn_ns = TURN_NS;

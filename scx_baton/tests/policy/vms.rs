@@ -1,146 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `bpf/policy.h`, compiled natively, against naive models.
+//! VMs: their order, turns, slices, visits, and what their vCPUs give each other.
 
-#![allow(
-    dead_code,
-    non_camel_case_types,
-    non_upper_case_globals,
-    clippy::undocumented_unsafe_blocks
-)]
-include!(concat!(env!("OUT_DIR"), "/bpf_intf.rs"));
-
-use proptest::prelude::*;
-
-unsafe extern "C" {
-    fn t_vtime_clamp(vtime: u64, vnow: u64, credit: u64, lead: u64) -> u64;
-    fn t_host_charge(vtime: u64, ran: u64, vnow: u64, grown: u64, lag: u64) -> u64;
-    fn t_wake_vtime(vtime: u64, vnow: u64, credit: u64) -> u64;
-    fn t_weighted(ns: u64, weight: u32) -> u64;
-    fn t_vm_credit(vm: *const vm_ctx) -> u64;
-    fn t_vm_lead(vm: *const vm_ctx) -> u64;
-    fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
-    fn t_vm_spins_exit(vm: *const vm_ctx, ran: u64, spins: u64) -> bool;
-    fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
-    fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
-    fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, vnow: u64, now: u64) -> bool;
-    fn t_vm_rank(vm: *const vm_ctx, running: i32, claims: bool, vnow: u64, now: u64) -> u64;
-    fn t_rank_preempts(rank: u64, running: u64, turn: u64) -> bool;
-    fn t_vm_spreads(vm: *const vm_ctx, ran: u64, halting: u64, spins: u64) -> bool;
-    fn t_vm_torn(vm: *const vm_ctx, ran: u64, costop: u64) -> bool;
-    fn t_torn_slice(vm: *const vm_ctx, torn: u64, against: u32, running: i32) -> u64;
-    fn t_bound_slice(vm: *const vm_ctx, waited: u64, against: u32, others: i32) -> u64;
-    fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
-    fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
-    fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
-    fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
-    fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
-    fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
-    fn t_quota_periods(q: *const quota, now: u64) -> u64;
-    fn t_quota_refills(q: *const quota, left: i64, periods: u64) -> i64;
-    fn t_quota_full(q: *const quota) -> i64;
-    fn t_quota_floor(q: *const quota) -> i64;
-    fn t_quota_release(q: *const quota, now: u64) -> u64;
-}
-
-const MS: u64 = 1_000_000;
-const TURN: u64 = 12 * MS;
-/// An average weight.
-const ONE: u32 = 1 << 14;
-
-fn vm() -> vm_ctx {
-    // SAFETY: a record of plain integers, for which all zeroes is a value.
-    let mut vm: vm_ctx = unsafe { std::mem::zeroed() };
-    vm.weight = ONE;
-    vm.nr_vcpus = 2;
-    vm
-}
-
-/// A VM somewhere around `base`, spread, in or out of its turn.
-fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
-    let state = (0u64..200 * MS, 0u64..40 * MS, 0i32..3, any::<bool>());
-    state.prop_map(move |(vtime, started, running, spread)| {
-        let mut vm = vm();
-        vm.spread = spread.into();
-        vm.vtime = base.wrapping_add(vtime);
-        vm.turn_start = base.wrapping_add(started);
-        vm.turn_end = vm.turn_start.wrapping_add(TURN);
-        vm.nr_running = running;
-        vm
-    })
-}
-
-/// A clock, also one that is about to wrap, and three VMs near it.
-fn clock_and_vms() -> impl Strategy<Value = (u64, [vm_ctx; 3])> {
-    prop_oneof![Just(0u64), Just(u64::MAX - 20 * MS), any::<u64>()].prop_flat_map(|base| {
-        let now = (40 * MS..60 * MS).prop_map(move |d| base.wrapping_add(d));
-        (now, [any_vm(base), any_vm(base), any_vm(base)])
-    })
-}
-
-fn rank(vm: &vm_ctx, vnow: u64, now: u64) -> u64 {
-    // SAFETY: pure functions of records and integers, here and below.
-    unsafe { t_vm_rank(vm, vm.nr_running, t_vm_claims(vm, 0, vnow, now), vnow, now) }
-}
-
-/// What the vCPUs of a VM of average weight use in a turn.
-fn turn_of(vm: &vm_ctx) -> u64 {
-    TURN * vm.nr_vcpus as u64
-}
-
-/// The order in words: those behind their due by vtime, then the oldest turn, then by where the VM
-/// stands once what runs has used its slices, if it is spread.
-fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
-    let ahead = vm.vtime.wrapping_sub(vnow) as i64;
-    let in_turn = unsafe { t_vm_in_turn(vm, now) };
-    if ahead < 0 {
-        (0, ahead)
-    } else if in_turn && ahead <= turn_of(vm) as i64 {
-        (1, vm.turn_start.wrapping_sub(now) as i64)
-    } else if vm.spread == 1 {
-        (2, ahead + TURN as i64 * i64::from(vm.nr_running.max(0)))
-    } else {
-        (2, ahead)
-    }
-}
+use super::*;
 
 proptest! {
-    #[test]
-    fn clamp_keeps_within_credit_and_lead(
-        base: u64,
-        d in -1_000_000_000i64..1_000_000_000,
-        credit in 1u64..500_000_000,
-        lead in 1u64..500_000_000,
-    ) {
-        let vtime = base.wrapping_add_signed(d);
-        let clamped = unsafe { t_vtime_clamp(vtime, base, credit, lead) };
-        let naive = d.clamp(-(credit as i64), lead as i64);
-        prop_assert_eq!(clamped.wrapping_sub(base) as i64, naive);
-        prop_assert_eq!(unsafe { t_vtime_clamp(clamped, base, credit, lead) }, clamped);
-    }
-
-    #[test]
-    fn a_sleeper_keeps_its_credit_and_no_more(base: u64, d in -1_000_000_000i64..1_000_000_000, credit in 0u64..50_000_000) {
-        let woken = unsafe { t_wake_vtime(base.wrapping_add_signed(d), base, credit) };
-        prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
-    }
-
-    /// It pays for what it ran, and is behind by no more than it was when that began.
-    #[test]
-    fn a_host_task_that_runs_falls_no_further_behind(
-        vnow: u64,
-        d in -50_000_000i64..50_000_000,
-        ran in 0u64..20_000_000,
-        grown in 0u64..100_000_000,
-        lag in 100_000_000u64..200_000_000,
-    ) {
-        let charged =
-            unsafe { t_host_charge(vnow.wrapping_add_signed(d), ran, vnow, grown, lag) };
-        let is = charged.wrapping_sub(vnow) as i64;
-        // Where it stood relative to vnow when that was less by @grown.
-        let stood = d + grown as i64;
-        prop_assert_eq!(is, (d + ran as i64).max(if grown > 0 { stood.min(0) } else { i64::MIN }));
-    }
-
     /// Of any two VMs the rank says what the order says in words, also where the clock wraps.
     #[test]
     fn the_rank_is_the_order((now, [a, b, c]) in clock_and_vms(), behind in 0u64..100 * MS) {
@@ -194,7 +57,7 @@ proptest! {
     fn visits_for_ipis_end_two_turns_ahead(ahead in 0u64..100 * MS, now in any::<u64>()) {
         let mut vm = vm();
         vm.vtime = now.wrapping_add(ahead);
-        prop_assert_eq!(unsafe { t_vm_may_visit(&vm, now) }, ahead < 2 * TURN);
+        prop_assert_eq!(unsafe { t_vm_may_visit(&vm, now) }, ahead < 2 * turn());
     }
 
     /// A turn claims the pCPUs where it began or where another VM ran, and not the one where an
@@ -221,7 +84,7 @@ proptest! {
         prop_assert_eq!(vm.exits == 1 && unsafe { t_vm_spins_exit(&vm, 16 * MS, 2) }, spins > 4);
         vm.nr_queued = queued;
         let slice = unsafe { t_vm_slice(&vm, cpus, now) };
-        let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { TURN };
+        let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { turn() };
         let fit = queued == 0 || vm.nr_running + queued <= cpus || spins > 4 || vm.spread == 1;
         prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
     }
@@ -250,8 +113,8 @@ proptest! {
         vm.nr_queued = queued;
         let slice = unsafe { t_torn_slice(&vm, torn, against, running) };
         let part = torn as f64 / 2.0 / f64::from(queued) * f64::from(weight) / f64::from(against);
-        let naive = (part * f64::from(running.max(1))).clamp(MS as f64, TURN as f64);
-        if torn < 2 * TURN {
+        let naive = (part * f64::from(running.max(1))).clamp(MS as f64, turn() as f64);
+        if torn < 2 * turn() {
             prop_assert_eq!(slice, 0);
         } else {
             // Integers round down, by less than one a step.
@@ -275,7 +138,7 @@ proptest! {
         if slice == 0 {
             prop_assert!(part < 3.0 * MS as f64 + 2.0, "{part}");
         } else {
-            let naive = part.min(TURN as f64);
+            let naive = part.min(turn() as f64);
             prop_assert!((slice as f64 - naive).abs() <= 2.0, "{slice}, not {naive}");
         }
     }
@@ -287,7 +150,7 @@ proptest! {
         let starves = unsafe { t_starves(waited, waiting, cpus) };
         let turns = 4.0 * f64::from(waiting) / f64::from(cpus.max(1));
         // The kernel's watchdog does not wait for ten thousand of them.
-        let naive = waited as f64 / MS as f64 - (100.0 + 12.0 * turns).min(10_000.0);
+        let naive = waited as f64 / MS as f64 - (100.0 + turn() as f64 / MS as f64 * turns).min(10_000.0);
         prop_assert!(naive.abs() < 1e-3 || starves == (naive > 0.0));
         let later = unsafe { t_starves(waited + MS, waiting, cpus) };
         prop_assert!(!starves || later);
@@ -322,12 +185,12 @@ proptest! {
         a.spread = 0;
         let first = unsafe { t_vm_join_turn(&mut a, now) };
         a.nr_running = 1;
-        prop_assert!(first.wrapping_sub(now) <= TURN);
+        prop_assert!(first.wrapping_sub(now) <= turn());
         if first.wrapping_sub(now) > later + 2 * MS {
             prop_assert_eq!(unsafe { t_vm_join_turn(&mut a, now.wrapping_add(later)) }, first);
         }
         let next = unsafe { t_vm_join_turn(&mut a, first) };
-        prop_assert_eq!(next, first.wrapping_add(TURN));
+        prop_assert_eq!(next, first.wrapping_add(turn()));
     }
 
     /// Slice by slice on two pCPUs, VMs that always want the CPU share it by weight, spread or
@@ -345,9 +208,9 @@ proptest! {
             if let Some(done) = pcpu.take() {
                 let v = &mut vms[done];
                 v.nr_running -= 1;
-                v.vtime += unsafe { t_weighted(TURN, v.weight) };
+                v.vtime += unsafe { t_weighted(turn(), v.weight) };
                 v.vtime = unsafe { t_vtime_clamp(v.vtime, vnow, t_vm_credit(v), t_vm_lead(v)) };
-                used[done] += TURN;
+                used[done] += turn();
             }
             let mut best = 0;
             for i in 1..vms.len() {
@@ -364,48 +227,6 @@ proptest! {
         for (u, w) in used.iter().zip(&weights) {
             let (got, due) = (*u as f64 / all as f64, f64::from(*w) / f64::from(weight));
             prop_assert!((got / due - 1.0).abs() < 0.02, "weight {} of {}: {} instead of {}", w, weight, got, due);
-        }
-    }
-
-    /// Period by period, as the kernel refills (`__refill_cfs_bandwidth_runtime()`).
-    #[test]
-    fn quotas_are_refilled_and_paid_back(
-        begin: u64,
-        period in 1u64..1000,
-        permille in 1u64..4000,
-        burst in 0u64..1000,
-        owes in 0u64..1000,
-        later in 0u64..20_000,
-    ) {
-        let (period_ns, quota_ns) = (period * MS, (period * permille * 1000).max(1));
-        let burst_ns = quota_ns * burst / 1000;
-        let mut q = quota { quota_ns, period_ns, burst_ns, period_end: begin, left: 0, used: 1 };
-        let full = unsafe { t_quota_full(&q) };
-        let floor = unsafe { t_quota_floor(&q) };
-        q.left = full - ((full - floor) as f64 * owes as f64 / 1000.0) as i64;
-        let now = begin.wrapping_add(later * MS / 10);
-
-        let (mut naive, mut end) = (q.left, begin);
-        while (end.wrapping_sub(now) as i64) <= 0 {
-            naive = (naive + quota_ns as i64).min(full);
-            end = end.wrapping_add(period_ns);
-        }
-        let periods = unsafe { t_quota_periods(&q, now) };
-        q.left = (q.left + unsafe { t_quota_refills(&q, q.left, periods) }).min(full);
-        q.period_end = begin.wrapping_add(periods * period_ns);
-        prop_assert_eq!((q.left, q.period_end), (naive, end));
-
-        let release = unsafe { t_quota_release(&q, now) };
-        if naive > 0 {
-            prop_assert_eq!(release, 0);
-        } else {
-            let mut at = end;
-            while { naive += quota_ns as i64; naive <= 0 } {
-                at = at.wrapping_add(period_ns);
-            }
-            prop_assert_eq!(release, at);
-            // The kernel's watchdog bites after 5 s.
-            prop_assert!(release.wrapping_sub(now) <= 3000 * MS + period_ns);
         }
     }
 
@@ -432,5 +253,49 @@ proptest! {
             prop_assert!(now.wrapping_add(left).wrapping_sub(until).cast_signed() <= MS as i64);
         }
         prop_assert!(false, "handed on for ever");
+    }
+
+    /// A gang runs near several caches if not even two have room for those of it that can run.
+    #[test]
+    fn a_vm_is_far_that_needs_more_than_two_caches(vcpus in 0i32..1024, near in 1i32..64, online in 1i32..1024) {
+        let mut vm = vm();
+        vm.nr_vcpus = vcpus;
+        let runs = vcpus.min(online);
+        let naive = (runs + near - 1) / near > 2;
+        prop_assert_eq!(unsafe { t_vm_is_far(&vm, near, online) }, naive);
+    }
+
+    /// Several run, and all that want to, together.
+    #[test]
+    fn a_gang_is_whole_of_which_nobody_waits(running in -1i32..8, queued in -1i32..3, spread: bool) {
+        let mut vm = vm();
+        (vm.nr_running, vm.nr_queued, vm.spread) = (running, queued, spread.into());
+        prop_assert_eq!(unsafe { t_vm_is_whole(&vm) }, running >= 2 && queued < 1 && !spread);
+    }
+
+    /// Where one in five or more waits.
+    #[test]
+    fn a_vm_lends_of_which_a_part_waits(running in 0i32..1024, queued in 0i32..1024) {
+        let mut vm = vm();
+        (vm.nr_running, vm.nr_queued) = (running, queued);
+        let all = running + queued;
+        prop_assert_eq!(unsafe { t_vm_lends(&vm) }, all == 0 || 5 * queued >= all);
+    }
+
+    /// Within 4 ms of CPU time since it did; a VM that is spread stays so up to 16 ms.
+    #[test]
+    fn a_vcpu_halts_often_with_hysteresis(ran in 0..100 * MS) {
+        let mut vm = vm();
+        prop_assert_eq!(unsafe { t_vcpu_halts(&vm, ran) }, ran < 4 * MS);
+        vm.spread = 1;
+        prop_assert_eq!(unsafe { t_vcpu_halts(&vm, ran) }, ran < 16 * MS);
+    }
+
+    /// Both have run for 4 ms, wherever the clock wraps.
+    #[test]
+    fn a_core_is_shared_by_two_that_stay(now: u64, since in 0..20 * MS, beside in 0..20 * MS) {
+        let at = |ago: u64| now.wrapping_sub(ago);
+        let shared = unsafe { t_core_is_shared(at(since), at(beside), now) };
+        prop_assert_eq!(shared, since.min(beside) >= 4 * MS);
     }
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks of the host that are no vCPUs.
+
+use super::*;
+
+proptest! {
+    #[test]
+    fn clamp_keeps_within_credit_and_lead(
+        base: u64,
+        d in -1_000_000_000i64..1_000_000_000,
+        credit in 1u64..500_000_000,
+        lead in 1u64..500_000_000,
+    ) {
+        let vtime = base.wrapping_add_signed(d);
+        let clamped = unsafe { t_vtime_clamp(vtime, base, credit, lead) };
+        let naive = d.clamp(-(credit as i64), lead as i64);
+        prop_assert_eq!(clamped.wrapping_sub(base) as i64, naive);
+        prop_assert_eq!(unsafe { t_vtime_clamp(clamped, base, credit, lead) }, clamped);
+    }
+
+    #[test]
+    fn a_sleeper_keeps_its_credit_and_no_more(base: u64, d in -1_000_000_000i64..1_000_000_000, credit in 0u64..50_000_000) {
+        let woken = unsafe { t_wake_vtime(base.wrapping_add_signed(d), base, credit) };
+        prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
+    }
+
+    /// It pays for what it ran, and is behind by no more than it was when that began.
+    #[test]
+    fn a_host_task_that_runs_falls_no_further_behind(
+        vnow: u64,
+        d in -50_000_000i64..50_000_000,
+        ran in 0u64..20_000_000,
+        grown in 0u64..100_000_000,
+        lag in 100_000_000u64..200_000_000,
+    ) {
+        let charged =
+            unsafe { t_host_charge(vnow.wrapping_add_signed(d), ran, vnow, grown, lag) };
+        let is = charged.wrapping_sub(vnow) as i64;
+        // Where it stood relative to vnow when that was less by @grown.
+        let stood = d + grown as i64;
+        prop_assert_eq!(is, (d + ran as i64).max(if grown > 0 { stood.min(0) } else { i64::MIN }));
+    }
+
+    /// One that has used less than its share goes before any VM, else who is further behind.
+    #[test]
+    fn a_host_task_that_sleeps_a_lot_goes_first(
+        vnow: u64,
+        host in -1_000_000_000i64..1_000_000_000,
+        vm in -1_000_000_000i64..1_000_000_000,
+    ) {
+        let at = |d: i64| vnow.wrapping_add_signed(d);
+        let first = unsafe { t_host_goes_first(at(host), at(vm), vnow) };
+        prop_assert_eq!(first, host < 0 || host < vm);
+    }
+
+    /// Not before that one has run for a millisecond, nor unless it is a slice of 3 ms behind.
+    #[test]
+    fn a_host_task_preempts_one_that_has_run(
+        base: u64,
+        behind in -50_000_000i64..50_000_000,
+        ran in 0u64..5_000_000,
+    ) {
+        let takes = unsafe { t_host_preempts_host(base, base.wrapping_add_signed(behind), ran) };
+        prop_assert_eq!(takes, ran >= MS && behind > 3 * MS as i64);
+    }
+
+    /// Four turns of a CPU, by weight.
+    #[test]
+    fn what_a_host_task_is_owed_goes_by_weight(weight in 1u32..1 << 20) {
+        let naive = 4.0 * turn() as f64 * f64::from(ONE) / f64::from(weight);
+        let lag = unsafe { t_host_lag(weight) } as f64;
+        prop_assert!((lag - naive).abs() <= 1.0 + naive * 1e-6, "{lag}, not {naive}");
+    }
+
+    /// A second if there is a CPU for each, a fifth of one if there are five times as many, and less
+    /// only when they are so many that all together would wait for ten seconds.
+    #[test]
+    fn a_host_tasks_lead_shrinks_with_the_crowd(entities in 0u64..20_000, cpus in 1u32..512) {
+        let lead = unsafe { t_host_lead(entities, cpus) } as f64;
+        let each = entities as f64 / f64::from(cpus);
+        let naive = if each <= 1.0 { 1e9 } else { (1e9 / each).max(0.2e9).min(10e9 / each) };
+        prop_assert!((lead - naive).abs() <= 2.0, "{lead}, not {naive}");
+        prop_assert_eq!(unsafe { t_host_is_crowded(entities, cpus) }, each > 50.0);
+        // All of them, one lead after the other, are served before the watchdog bites.
+        prop_assert!(each < 1.0 || lead * each <= 10.0e9 + 2.0 * each);
+    }
+}
