@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use crate::peers;
 
-/// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers, wake-ups,
-/// locks and barriers cost here, one VM alone or several at once.
+/// Measures this KVM host with a micro-VMM and bare-metal guests: what exits, IPIs, timers,
+/// wake-ups, locks and barriers cost here, one VM alone or several at once.
 #[derive(Args)]
 #[command(
     after_help = "Begin with: baton bench ipi timer. 'baton bench list' says what each measures, \

@@ -160,7 +160,8 @@ fn measured(options: &str) -> serde_json::Value {
 }
 
 /// A pCPU that looks for a vCPU of the gang while a spinner is on its way from its yield to the
-/// queue takes another VM's: if the gang did not get it back at once, it would do half of the ideal.
+/// queue takes another VM's: if the gang did not get it back at once, it would do half of the
+/// ideal.
 #[test]
 fn a_gang_of_eight_stays_whole() {
     let figures = measured("lock-ticket --vms 2 --vcpus 8 --schedulers scx_baton --seconds 0.1");

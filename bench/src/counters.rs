@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What KVM counts of a vCPU: its exits, and the time it polled at HLT (KVM_GET_STATS_FD; its layout is in
-//! Documentation/virt/kvm/api.rst, 4.133).
+//! What KVM counts of a vCPU: its exits, and the time it polled at HLT (KVM_GET_STATS_FD; its
+//! layout is in Documentation/virt/kvm/api.rst, 4.133).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Measures a KVM host: a micro-VMM with bare-metal payloads, so that it takes seconds and no guest
-//! operating system. Data flows one way: a test (`measurements`) is run in VMs (`vm`, `vcpu`), its samples
-//! become figures (`figures`), and those a report (`report`).
+//! operating system. Data flows one way: a test (`measurements`) is run in VMs (`vm`, `vcpu`), its
+//! samples become figures (`figures`), and those a report (`report`).
 
 pub mod against;
 mod cgroups;

@@ -35,7 +35,8 @@ pub(crate) const WEIGHT_DEFAULT: u32 = 100;
 /// What happened beside a run that measures latencies.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aside {
-    /// How much of a CPU KVM polled away at the HLTs of the VM that measures; `None` if it does not tell.
+    /// How much of a CPU KVM polled away at the HLTs of the VM that measures; `None` if it does not
+    /// tell.
     pub(crate) polled: Option<f64>,
     /// CPU time that vCPU 0 of the VM that measures used, ms a second.
     pub(crate) used: f64,
@@ -192,15 +193,15 @@ impl Measured {
         asides.map(|aside| aside.used).collect()
     }
 
-    /// What the VMs did that computed meanwhile, turns a second, of each run; of none, if one was too short
-    /// to tell.
+    /// What the VMs did that computed meanwhile, turns a second, of each run; of none, if one was
+    /// too short to tell.
     pub(crate) fn others(&self) -> Vec<f64> {
         let others: Option<Vec<f64>> = self.asides.iter().map(|aside| aside.others).collect();
         others.unwrap_or_default()
     }
 
-    /// For each series a name, and a figure for each run: the median of its latencies, or the total; and
-    /// what it used, and the others did meanwhile.
+    /// For each series a name, and a figure for each run: the median of its latencies, or the
+    /// total; and what it used, and the others did meanwhile.
     pub(crate) fn figures(&self) -> Vec<(String, Vec<f64>)> {
         match self.test.gives {
             Gives::Latencies(series) => (0..)

@@ -55,8 +55,8 @@ pub struct Vm {
     _in_kernel: EventFd,
 }
 
-/// The guest's memory: a slot for each region, of an address and a size in bytes. With `log_dirty` KVM
-/// logs what is written to all but the first.
+/// The guest's memory: a slot for each region, of an address and a size in bytes. With `log_dirty`
+/// KVM logs what is written to all but the first.
 fn memory(
     fd: &VmFd,
     regions: Vec<(u64, u64)>,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One thing that doctor looks for.
 
-use crate::fix::Fix;
 use crate::scene::Scene;
 
 /// How much it matters.
@@ -22,6 +21,26 @@ impl Level {
             Level::Cost => "cost",
             Level::Note => "note",
         }
+    }
+}
+
+/// How a finding is mended.
+#[derive(Clone, Copy, Debug)]
+pub struct Fix {
+    /// None: nothing that a write mends, as the host is now.
+    pub writes: fn(&Scene) -> Vec<Write>,
+}
+
+/// A value for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub path: String,
+    pub value: String,
+}
+
+impl Write {
+    pub fn new(path: impl Into<String>, value: &str) -> Write {
+        Write { path: path.into(), value: value.into() }
     }
 }
 

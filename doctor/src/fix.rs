@@ -8,6 +8,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use baton_hostinfo::Host;
 use serde::{Deserialize, Serialize};
 
+pub use crate::finding::{Fix, Write};
+
 use crate::finding::Finding;
 use crate::scene::Scene;
 use crate::text::chosen;
@@ -28,26 +30,6 @@ const FILES: [&str; 9] = [
     "/sys/kernel/mm/transparent_hugepage/enabled",
     "/sys/module/kvm/parameters/halt_poll_ns",
 ];
-
-/// How a finding is mended.
-#[derive(Clone, Copy, Debug)]
-pub struct Fix {
-    /// None: nothing that a write mends, as the host is now.
-    pub writes: fn(&Scene) -> Vec<Write>,
-}
-
-/// A value for a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
-    pub path: String,
-    pub value: String,
-}
-
-impl Write {
-    pub fn new(path: impl Into<String>, value: &str) -> Write {
-        Write { path: path.into(), value: value.into() }
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 struct State {

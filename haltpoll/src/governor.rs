@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The decision: from how long HLTs were, the limit with which as few as possible sleep, for no more CPU
-//! time than the budget.
+//! The decision: from how long HLTs were, the limit with which as few as possible sleep, for no
+//! more CPU time than the budget.
 //!
-//! A HLT is a ski rental: polling costs CPU time for as long as it lasts, sleeping costs a fixed price
-//! once, what it takes to block and to be woken (Karlin et al., "Competitive snoopy caching", 1988). What a
-//! sleep costs the guest in latency and what polling costs the host in CPU time are not the same
-//! money, so the exchange rate is the operator's: the budget.
+//! A HLT is a ski rental: polling costs CPU time for as long as it lasts, sleeping costs a fixed
+//! price once, what it takes to block and to be woken (Karlin et al., "Competitive snoopy caching",
+//! 1988). What a sleep costs the guest in latency and what polling costs the host in CPU time are
+//! not the same money, so the exchange rate is the operator's: the budget.
 
 /// Bucket `i` of a histogram counts what took 2^i ns or more, and less than 2^(i+1).
 pub const BUCKETS: usize = 32;
@@ -13,24 +13,25 @@ pub const BUCKETS: usize = 32;
 /// Fewer HLTs than this tell nothing.
 const ENOUGH: f64 = 50.0;
 
-/// A higher limit must save so many of all HLTs a sleep; twice as many, or so much polling, to take the
-/// place of one in force: halt lengths of two seconds are never the same.
+/// A higher limit must save so many of all HLTs a sleep; twice as many, or so much polling, to take
+/// the place of one in force: halt lengths of two seconds are never the same.
 const MERIT: f64 = 0.05;
 
 /// What is remembered of a second, a second later.
 const MEMORY: f64 = 0.5;
 
-/// How much of the time that a limit could poll away KVM polls at least; and what is left, a second later, of
-/// having seen more: it must not be forgotten at once that a limit was too dear. After 35 s it is tried
-/// again whether one takes half of what it could. Nothing is known before anything was polled: then a limit
-/// is tried that is within the budget if KVM polls a quarter of it; and no limit that is dearer than that is ever
-/// tried again.
+/// How much of the time that a limit could poll away KVM polls at least; and what is left, a second
+/// later, of having seen more: it must not be forgotten at once that a limit was too dear. After 35
+/// s it is tried again whether one takes half of what it could. Nothing is known before anything
+/// was polled: then a limit is tried that is within the budget if KVM polls a quarter of it; and no
+/// limit that is dearer than that is ever tried again.
 const LEAST_PART: f64 = 0.05;
 const FIRST_PART: f64 = 0.25;
 const PART_MEMORY: f64 = 0.98;
 
-/// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond the
-/// wake-up, too: to a HLT that slept longer than the limit, waking up included, KVM gives no poll the next time.
+/// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond
+/// the wake-up, too: to a HLT that slept longer than the limit, waking up included, KVM gives no
+/// poll the next time.
 const LONGEST: usize = 20;
 
 /// What the HLTs of an interval were like.
@@ -72,7 +73,8 @@ pub struct Governor {
     /// What was polled away, and what the limits in force could have polled away at most, ns.
     spent: f64,
     expected: f64,
-    /// The one as part of the other: KVM gives no poll to a vCPU whose last HLT was longer than the limit.
+    /// The one as part of the other: KVM gives no poll to a vCPU whose last HLT was longer than the
+    /// limit.
     part: Option<f64>,
 }
 
@@ -142,8 +144,8 @@ impl Governor {
         Some(Decision { limit_ns, reason })
     }
 
-    /// What a sleep costs in latency: the median time from being woken until running. Without one there is the
-    /// time that no host is faster than.
+    /// What a sleep costs in latency: the median time from being woken until running. Without one
+    /// there is the time that no host is faster than.
     fn sleep_ns(&self) -> f64 {
         const LEAST_NS: f64 = 2_000.0;
         let half = self.wakeups.iter().sum::<f64>() / 2.0;
@@ -232,7 +234,8 @@ mod tests {
         assert_eq!(governor.decide(&halts(&[(13, 10_000)], 15), 1.0).map(|d| d.limit_ns), Some(0));
     }
 
-    /// Half of the HLTs are long, and KVM does not poll for vCPUs that halt so: that leaves room for more.
+    /// Half of the HLTs are long, and KVM does not poll for vCPUs that halt so: that leaves room
+    /// for more.
     #[test]
     fn what_kvm_does_not_poll_may_be_spent() {
         let mut governor = Governor::new(0.12, 1, 0);
@@ -259,8 +262,8 @@ mod tests {
         assert_eq!(governor.decide(&mixed, 1.0), None, "it remembers");
     }
 
-    /// Nothing was polled yet, so nobody knows how much KVM would: it is tried, and given up for half a minute if
-    /// that was too dear.
+    /// Nothing was polled yet, so nobody knows how much KVM would: it is tried, and given up for
+    /// half a minute if that was too dear.
     #[test]
     fn what_is_not_known_is_tried() {
         let mut governor = Governor::new(0.05, 1, 0);
@@ -286,8 +289,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against all limits, one by one: what is chosen is affordable, no other one that is lets many
-        /// fewer sleep, and none below it would do.
+        /// Against all limits, one by one: what is chosen is affordable, no other one that is lets
+        /// many fewer sleep, and none below it would do.
         #[test]
         fn no_affordable_limit_is_better(
             lengths in prop::collection::vec((8usize..28, 1u64..10_000), 1..8),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `kvm` module's parameters for polling at HLT: host-wide, and not ours. What was there is kept in
-//! a file before anything is changed, so that also whoever comes after a crash can put it back.
+//! The `kvm` module's parameters for polling at HLT: host-wide, and not ours. What was there is
+//! kept in a file before anything is changed, so that also whoever comes after a crash can put it
+//! back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +17,8 @@ pub const STATE: &str = "/run/scx_baton.halt-poll.json";
 
 const MODULE: &str = "/sys/module/kvm/parameters";
 
-/// Beside the limit itself: the first length that KVM polls for, so that it polls up to the limit at
-/// once where HLTs are short, and not at all where they are not.
+/// Beside the limit itself: the first length that KVM polls for, so that it polls up to the limit
+/// at once where HLTs are short, and not at all where they are not.
 const LIMIT: &str = "halt_poll_ns";
 const GROW_START: &str = "halt_poll_ns_grow_start";
 
@@ -70,7 +71,8 @@ impl Parameters {
         set
     }
 
-    /// The module is gone, and with it everything that was set; another one begins with its own values.
+    /// The module is gone, and with it everything that was set; another one begins with its own
+    /// values.
     pub fn forget(self) {
         let _ = fs::remove_file(&self.state);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a look-up costs: this crate, what KVM did before and after its look-up was optimized in 2014
-//! (Mammedov 2014), vm-memory, and maps that one might use instead.
+//! What a look-up costs: this crate, what KVM did before and after its look-up was optimized in
+//! 2014 (Mammedov 2014), vm-memory, and maps that one might use instead.
 //!
-//! Every look-up waits for the one before it, as a VMM cannot go on before it has the slot. All take
-//! turns, in many short rounds, so that a machine that slows down slows them all.
+//! Every look-up waits for the one before it, as a VMM cannot go on before it has the slot. All
+//! take turns, in many short rounds, so that a machine that slows down slows them all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +24,8 @@ use vm_memory::{
     Address, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
 };
 
-/// One to four: no search should lose against looking at all of them. 13 and 117: Mammedov 2014. 509:
-/// what KVM allowed for years. 32,764: what it allows now.
+/// One to four: no search should lose against looking at all of them. 13 and 117: Mammedov 2014.
+/// 509: what KVM allowed for years. 32,764: what it allows now.
 const SLOTS: [usize; 7] = [1, 2, 4, 13, 117, 509, 32_764];
 
 const PATTERNS: [&str; 3] = ["same", "boot", "random"];
@@ -141,8 +141,8 @@ fn random() -> impl FnMut() -> u64 {
     }
 }
 
-/// `same`: always one slot. `boot`: of three slots, mostly the same as before, as Mammedov 2014 says of
-/// guests that boot; 15 times of 16. `random`: any.
+/// `same`: always one slot. `boot`: of three slots, mostly the same as before, as Mammedov 2014
+/// says of guests that boot; 15 times of 16. `random`: any.
 fn sequence(slots: &[Slot<u64>], pattern: &str) -> Result<Vec<u64>> {
     let mut random = random();
     let any = |random: &mut dyn FnMut() -> u64| random() as usize % slots.len();

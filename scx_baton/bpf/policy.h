@@ -2,8 +2,8 @@
 /*
  * The rules of the scheduler that need no map, no kfunc and no clock, as pure functions over plain
  * records: what they need is passed in, so that the kernel, the unit tests and the simulator call
- * the same code. Whom a yield goes to, who lends a pCPU, and which pCPU is preempted is looked up in
- * yield.bpf.h, lend.bpf.h and room.bpf.h.
+ * the same code. Whom a yield goes to, who lends a pCPU, and which pCPU is preempted is looked up
+ * in yield.bpf.h, lend.bpf.h and room.bpf.h.
  *
  * Virtual time: each VM and each host task has a vtime, the CPU time it used scaled by
  * its weight, on one common axis; who is furthest behind goes first. A VM is one

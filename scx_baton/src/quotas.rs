@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernels before 6.17 do not tell a scheduler of `cpu.max`, so that it cannot enforce it: there a VM with
-//! one must not run under it.
+//! Kernels before 6.17 do not tell a scheduler of `cpu.max`, so that it cannot enforce it: there a
+//! VM with one must not run under it.
 
 use anyhow::{Result, bail};
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Halt polling on random mixtures: a VM of four vCPUs, each with a task that computes and sleeps for
-//! lengths of its own, alone on four pCPUs or beside a VM that wants all of them. `make bench-halt-poll`.
+//! Halt polling on random mixtures: a VM of four vCPUs, each with a task that computes and sleeps
+//! for lengths of its own, alone on four pCPUs or beside a VM that wants all of them. `make
+//! bench-halt-poll`.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use anyhow::{Context, Result};

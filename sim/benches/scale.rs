@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How fast the simulator is: events a second with more and more vCPUs, beside a plain event loop with
-//! a binary heap, which does nothing else, and SimPy with the same pattern. `make bench-sim`.
+//! How fast the simulator is: events a second with more and more vCPUs, beside a plain event loop
+//! with a binary heap, which does nothing else, and SimPy with the same pattern. `make bench-sim`.
 #![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::cmp::Reverse;
@@ -17,7 +17,8 @@ const ROUNDS: usize = 3;
 fn main() -> Result<()> {
     println!("| scenario | vCPUs | events | simulated s per s | events/s | RSS, MiB |");
     println!("|---|---:|---:|---:|---:|---:|");
-    // Ten simulated seconds would show the same; a machine whose speed drifts is better asked often.
+    // Ten simulated seconds would show the same; a machine whose speed drifts is better asked
+    // often.
     for (vcpus, pcpus, seconds) in
         [(24, 24, "1.0"), (96, 96, "0.5"), (384, 384, "0.1"), (1024, 1024, "0.04")]
     {

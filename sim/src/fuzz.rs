@@ -283,8 +283,8 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
             && vm.guest.lock != crate::guest::LockKind::PvQueued
     });
     let quiet = scenario.threads.is_empty() && scenario.faults.is_empty();
-    // What a VM wants is known after one epoch of 2^28 ns, its cgroup counts in the next one, and its parent knows
-    // what all weigh together in the one after that.
+    // What a VM wants is known after one epoch of 2^28 ns, its cgroup counts in the next one, and
+    // its parent knows what all weigh together in the one after that.
     let baton = scenario.scheduler == "scx_baton" && scenario.warmup > 0.85;
     if !(baton && all_greedy && quiet && scenario.vms.len() > 1 && scenario.seconds >= 0.5) {
         return Ok(());

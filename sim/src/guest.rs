@@ -68,7 +68,8 @@ pub struct Lock {
     pub queue: VecDeque<u32>,
 }
 
-/// `kernel/locking/mutex.c`: one waiter spins for it at a time (the first of the OSQ), the others sleep.
+/// `kernel/locking/mutex.c`: one waiter spins for it at a time (the first of the OSQ), the others
+/// sleep.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     /// The task that has it, or [`NONE`].

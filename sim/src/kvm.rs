@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! KVM's policies as the scenario chooses them: whom a spinning vCPU yields to, how long a halted one
-//! polls, and which fast paths there are.
+//! KVM's policies as the scenario chooses them: whom a spinning vCPU yields to, how long a halted
+//! one polls, and which fast paths there are.
 
 use serde::Deserialize;
 
@@ -19,7 +19,8 @@ pub enum OnSpin {
     LastBoosted,
     /// Not those that spin themselves, except every other time (Raghavendra 2012, Linux 3.6).
     Eligible,
-    /// The same with a counter: as often not as it has spun of late (Raghavendra 2012's enhancement 1).
+    /// The same with a counter: as often not as it has spun of late (Raghavendra 2012's enhancement
+    /// 1).
     EligibleCounter,
     /// And of the preempted only those in the guest's kernel (Linux 4.13 on).
     Kernel,
@@ -39,9 +40,9 @@ impl OnSpin {
         !matches!(self, OnSpin::Nobody | OnSpin::Random | OnSpin::LastBoosted)
     }
 
-    /// Of the preempted only those in the guest's kernel. Those policies are also younger than Linux
-    /// 3.9: before it, KVM tried every vCPU that was not in guest mode (PF_VCPU), since then only those
-    /// that were preempted or woken (`ready`).
+    /// Of the preempted only those in the guest's kernel. Those policies are also younger than
+    /// Linux 3.9: before it, KVM tried every vCPU that was not in guest mode (PF_VCPU), since then
+    /// only those that were preempted or woken (`ready`).
     pub fn wants_kernel(self) -> bool {
         self.knows_eligible() && !matches!(self, OnSpin::Eligible | OnSpin::EligibleCounter)
     }
@@ -56,12 +57,12 @@ pub enum HaltPoll {
     Fixed(Ns),
     /// Up to so long, ns, grown and shrunk by 2 from 10 µs (Linux 4.3 on).
     Adaptive(Ns),
-    /// The same, with the limit that Baton's governor sets each second, within this share of the host's
-    /// CPU time (docs/halt-polling.md).
+    /// The same, with the limit that Baton's governor sets each second, within this share of the
+    /// host's CPU time (docs/halt-polling.md).
     Governed(f64),
-    /// Knows when the vCPU's own timers and requests end: polls if that is within so long, ns, what a
-    /// sleep costs; else not at all. What others will send it is not known. No KVM does this: it is
-    /// the bound for those that must guess (the optimum of a ski rental).
+    /// Knows when the vCPU's own timers and requests end: polls if that is within so long, ns, what
+    /// a sleep costs; else not at all. What others will send it is not known. No KVM does this: it
+    /// is the bound for those that must guess (the optimum of a ski rental).
     Clairvoyant(Ns),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a look-up of a memory slot takes, measured here and now: Mammedov 2014's search before and after, and
-//! the memslots crate. Each look-up waits for the one before it.
+//! What a look-up of a memory slot takes, measured here and now: Mammedov 2014's search before and
+//! after, and the memslots crate. Each look-up waits for the one before it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -36,7 +36,8 @@ pub struct Cold {
 /// As large as `struct kvm_memory_slot` of Linux 3.18: 80 bytes with the rest of the slot.
 type Backing = [u64; 7];
 
-/// Slots in the order of their frames, as KVM sorts them: by size before the seed, by frame after it.
+/// Slots in the order of their frames, as KVM sorts them: by size before the seed, by frame after
+/// it.
 fn layout(slots: usize, dice: &mut Xoshiro256PlusPlus) -> Vec<Slot<Backing>> {
     let mut base_gfn = 0x100;
     (0..slots as u32)
@@ -82,8 +83,8 @@ fn middle(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// All are measured in turn, so that a machine whose speed drifts favours none. `random`: any slot each
-/// time; else as during a boot, "2-3 memslots are used extensively, mostly the same".
+/// All are measured in turn, so that a machine whose speed drifts favours none. `random`: any slot
+/// each time; else as during a boot, "2-3 memslots are used extensively, mostly the same".
 pub fn time(slots: usize, random: bool) -> Times {
     let mut dice = Xoshiro256PlusPlus::seed_from_u64(4);
     let layout = layout(slots, &mut dice);

@@ -103,8 +103,8 @@ pub struct Costs {
     /// What they add to a PAUSE exit that yields, beside what its switch takes.
     #[serde(default)]
     pub sched_ext_spin_ns: Ns,
-    /// What a vCPU waits that starts on another pCPU than before, until its VMCS is cleared there by
-    /// an IPI, for which a guest there exits (`vmx_vcpu_load_vmcs()`). 0: not so, as on AMD.
+    /// What a vCPU waits that starts on another pCPU than before, until its VMCS is cleared there
+    /// by an IPI, for which a guest there exits (`vmx_vcpu_load_vmcs()`). 0: not so, as on AMD.
     #[serde(default)]
     pub migrate_ns: Ns,
     /// What caches cost a thread at most that starts on another pCPU than before: of its core, of
@@ -117,8 +117,8 @@ pub struct Costs {
     pub resched_ns: Ns,
     /// From a wake-up on one pCPU until another one, idle, begins to switch.
     pub wake_ns: Ns,
-    /// What a pCPU that was idle needs beside that: for each idle state from how long on it is used,
-    /// and what leaving it takes. The kernel's governor is taken to guess right.
+    /// What a pCPU that was idle needs beside that: for each idle state from how long on it is
+    /// used, and what leaving it takes. The kernel's governor is taken to guess right.
     pub idle_exits: Vec<(Ns, Ns)>,
     /// An exit and the entry behind it, with the least handler.
     pub exit_ns: Ns,
@@ -151,8 +151,8 @@ pub struct Costs {
     pub transfer_ns: Ns,
     /// The guest's own switch between two of its tasks.
     pub guest_switch_ns: Ns,
-    /// Of a look-up of a memory slot: each slot that is looked at, and a search. The default is what
-    /// memslots/README.md measures for 117 slots in warm caches: 32 ns a walk, 10 ns a search.
+    /// Of a look-up of a memory slot: each slot that is looked at, and a search. The default is
+    /// what memslots/README.md measures for 117 slots in warm caches: 32 ns a walk, 10 ns a search.
     #[serde(default = "slot_step_ns")]
     pub slot_step_ns: f64,
     #[serde(default = "slot_search_ns")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Random mixtures of VMs and host threads, each under EEVDF and under the scheduler in question: no
-//! VM may lose what it is due, nor wake later, for another one's sake.
+//! Random mixtures of VMs and host threads, each under EEVDF and under the scheduler in question:
+//! no VM may lose what it is due, nor wake later, for another one's sake.
 //!
 //! A VM's *due* is the smaller of what it uses alone and its share by weight of the pCPUs where it
 //! may run.

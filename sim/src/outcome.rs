@@ -51,7 +51,8 @@ pub struct VmOutcome {
     /// pCPUs that it spent polling at HLT, and spinning in the guest.
     pub polling: f64,
     pub spinning: f64,
-    /// By how much CPU time its vCPUs are apart since the start, ms; what runs is counted when it stops.
+    /// By how much CPU time its vCPUs are apart since the start, ms; what runs is counted when it
+    /// stops.
     pub skew_ms: f64,
     /// How late its timers' tasks ran; `None` without timers.
     pub lateness: Option<Lateness>,

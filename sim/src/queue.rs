@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What will happen, in order of time; of what happens at once, in the order in which it was asked for.
+//! What will happen, in order of time; of what happens at once, in the order in which it was asked
+//! for.
 
 use std::cmp::Ordering;
 
@@ -63,8 +64,8 @@ impl Ord for Entry {
 /// Children of one node: their keys are a cache line.
 const FAN: usize = 4;
 
-/// The end of each task's segment, which changes more often than it comes: a tree of minima, in which
-/// a key is changed in place. In a heap most of what is popped would be out of date.
+/// The end of each task's segment, which changes more often than it comes: a tree of minima, in
+/// which a key is changed in place. In a heap most of what is popped would be out of date.
 struct Ends {
     /// The leaves first, the root alone in the last.
     levels: Vec<Vec<[Key; FAN]>>,

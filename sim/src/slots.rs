@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory slots on a vCPU's way out of the guest: whatever KVM reads of the guest's memory there, it
-//! looks a frame's slot up first (`gfn_to_memslot()`; Mammedov 2014).
+//! Memory slots on a vCPU's way out of the guest: whatever KVM reads of the guest's memory there,
+//! it looks a frame's slot up first (`gfn_to_memslot()`; Mammedov 2014).
 
 use memslots::{Flags, Hint, Slot, Snapshot};
 use rand_core::RngCore;
@@ -27,7 +27,8 @@ pub struct Slots {
     used: Vec<u64>,
 }
 
-/// One look-up in so many may be of another slot than the one before ("mostly the same", Mammedov 2014).
+/// One look-up in so many may be of another slot than the one before ("mostly the same", Mammedov
+/// 2014).
 const ANOTHER: u64 = 10;
 
 impl Slots {

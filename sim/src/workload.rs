@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Workloads named after benchmarks. What each does, and where its figures come from, stands beside it;
-//! none of them was fitted to a result.
+//! Workloads named after benchmarks. What each does, and where its figures come from, stands beside
+//! it; none of them was fitted to a result.
 
 use std::sync::Arc;
 
@@ -106,11 +106,12 @@ pub fn preset(name: &str, vcpus: u32, tasks: Option<u32>) -> Option<Vec<Program>
     })
 }
 
-/// ebizzy 0.3: 2 threads a CPU; a record is malloc(512 KiB), a copy, a binary search, free. At 2.27 GHz
-/// about 225 µs of CPU alone: 150 µs on a 3.4 GHz Core i3/i7 (M. Gorman, "Fix ebizzy performance
-/// regression due to X86 TLB range flush v2", 2013) by clock. Of it 90 µs are 128 minor faults (0.7 µs
-/// each, estimated), under mmap_sem and, a batch of 31 pages at a time, zone->lock; freeing gives the
-/// memory back in one madvise(), which flushes the TLBs of all vCPUs that run the process.
+/// ebizzy 0.3: 2 threads a CPU; a record is malloc(512 KiB), a copy, a binary search, free. At 2.27
+/// GHz about 225 µs of CPU alone: 150 µs on a 3.4 GHz Core i3/i7 (M. Gorman, "Fix ebizzy
+/// performance regression due to X86 TLB range flush v2", 2013) by clock. Of it 90 µs are 128 minor
+/// faults (0.7 µs each, estimated), under mmap_sem and, a batch of 31 pages at a time, zone->lock;
+/// freeing gives the memory back in one madvise(), which flushes the TLBs of all vCPUs that run the
+/// process.
 fn ebizzy(tasks: u32) -> Vec<Program> {
     let mut record = Vec::new();
     for _ in 0..4 {
@@ -128,10 +129,10 @@ fn ebizzy(tasks: u32) -> Vec<Program> {
     same(tasks, record)
 }
 
-/// kernbench: `make -j 2·vCPUs`. About 38 ms of CPU a process (1,200 s in 29,135 processes) with 1,080
-/// faults; 4 to 5 % of the time in the kernel (perf.mvermeulen.com; M. Gorman 2013). Done in pieces of
-/// 1 ms, each with its share of the faults and of the locks (zone, anon_vma, dentry); a process's end
-/// is a piece of kernel time of 1 ms with more of them, and wakes make.
+/// kernbench: `make -j 2·vCPUs`. About 38 ms of CPU a process (1,200 s in 29,135 processes) with
+/// 1,080 faults; 4 to 5 % of the time in the kernel (perf.mvermeulen.com; M. Gorman 2013). Done in
+/// pieces of 1 ms, each with its share of the faults and of the locks (zone, anon_vma, dentry); a
+/// process's end is a piece of kernel time of 1 ms with more of them, and wakes make.
 fn kernbench(tasks: u32) -> Vec<Program> {
     let mut process = Vec::new();
     for _ in 0..37 {
@@ -151,9 +152,10 @@ fn kernbench(tasks: u32) -> Vec<Program> {
     same(tasks, process)
 }
 
-/// sysbench 0.4.12 oltp read-only on PostgreSQL: 14 SELECTs with BEGIN and COMMIT; client and server
-/// hand on to each other twice a statement. 2.5 ms of CPU a transaction at 2.27 GHz (estimated: 90 µs a
-/// select by key, 300 µs a range); LWLocks are held for less than 1 µs. A pair of tasks is one client.
+/// sysbench 0.4.12 oltp read-only on PostgreSQL: 14 SELECTs with BEGIN and COMMIT; client and
+/// server hand on to each other twice a statement. 2.5 ms of CPU a transaction at 2.27 GHz
+/// (estimated: 90 µs a select by key, 300 µs a range); LWLocks are held for less than 1 µs. A pair
+/// of tasks is one client.
 fn sysbench(clients: u32) -> Vec<Program> {
     let mut all = Vec::new();
     for client in 0..clients {
@@ -177,10 +179,10 @@ fn sysbench(clients: u32) -> Vec<Program> {
     all
 }
 
-/// hackbench: groups of 20 senders and 20 receivers; each sender writes to all receivers of its group.
-/// 1.84 µs of CPU a message, both sides together (91.9 s × 8 vCPUs / 4·10^8 messages: Zeng Guang, "IPI
-/// virtualization" v7, 2022). A socket holds some messages before its writer waits: here 20 at a time
-/// are handed over.
+/// hackbench: groups of 20 senders and 20 receivers; each sender writes to all receivers of its
+/// group. 1.84 µs of CPU a message, both sides together (91.9 s × 8 vCPUs / 4·10^8 messages: Zeng
+/// Guang, "IPI virtualization" v7, 2022). A socket holds some messages before its writer waits:
+/// here 20 at a time are handed over.
 fn hackbench(groups: u32) -> Vec<Program> {
     const AT_ONCE: u64 = 20;
     let mut all = Vec::new();
@@ -217,9 +219,9 @@ fn hackbench(groups: u32) -> Vec<Program> {
     all
 }
 
-/// pbzip2: blocks of 900 kB, 95 ms each at 3 GHz (9 to 10 MB/s a core, estimated from 4.15 MB/s on a
-/// 2.53 GHz Core 2). For a block three buffers are mapped and unmapped: some 2,300 faults in bursts, and
-/// 4 TLB shootdowns of all that run. A queue with a mutex hands blocks out (futexes).
+/// pbzip2: blocks of 900 kB, 95 ms each at 3 GHz (9 to 10 MB/s a core, estimated from 4.15 MB/s on
+/// a 2.53 GHz Core 2). For a block three buffers are mapped and unmapped: some 2,300 faults in
+/// bursts, and 4 TLB shootdowns of all that run. A queue with a mutex hands blocks out (futexes).
 fn pbzip2(workers: u32) -> Vec<Program> {
     let mut block = vec![Op::Wait(0)];
     for _ in 0..4 {
@@ -236,15 +238,16 @@ fn pbzip2(workers: u32) -> Vec<Program> {
     block.extend([Op::Done, Op::Post(1)]);
     let mut all = same(workers, block);
     // The reader: 900 kB from the page cache, as many ahead as there are workers.
-    // Each of these reads one and waits until one is done: together they do what pbzip2's one reader does.
+    // Each of these reads one and waits until one is done: together they do what pbzip2's one
+    // reader does.
     let reader = vec![kernel(100 * US, 0.2), Op::Post(0), Op::Wait(1)];
     all.extend(same(workers + 1, reader));
     all
 }
 
 /// A file server's calls: 25 µs of computing, with two short global locks (the dentry cache's and a
-/// device queue's, about 1 and 0.5 µs: estimates); every 49th waits 200 µs for the disk. So many tasks
-/// as vCPUs: each vCPU spins often, and halts often.
+/// device queue's, about 1 and 0.5 µs: estimates); every 49th waits 200 µs for the disk. So many
+/// tasks as vCPUs: each vCPU spins often, and halts often.
 fn file_server(tasks: u32) -> Vec<Program> {
     let mut calls = Vec::new();
     for _ in 0..49 {
@@ -263,8 +266,8 @@ fn file_server(tasks: u32) -> Vec<Program> {
     same(tasks, calls)
 }
 
-/// Writes with O_DSYNC: 50 µs in the device (a SAS controller's cache, estimated), 20 µs of CPU around
-/// them. The other vCPUs halt now and then: 50 times a second in all (Bonzini 2015).
+/// Writes with O_DSYNC: 50 µs in the device (a SAS controller's cache, estimated), 20 µs of CPU
+/// around them. The other vCPUs halt now and then: 50 times a second in all (Bonzini 2015).
 fn o_dsync(vcpus: u32) -> Vec<Program> {
     let write =
         vec![kernel(10 * US, 0.1), Op::Io { mean: 50 * US }, compute(10 * US, 0.1), Op::Done];

@@ -137,7 +137,8 @@ impl Cache {
         removed.with_context(|| format!("cannot remove {}", path.display()))
     }
 
-    /// A file on the cache's disk that is removed when dropped, or by the next that opens the cache.
+    /// A file on the cache's disk that is removed when dropped, or by the next that opens the
+    /// cache.
     pub fn temporary_file(&self) -> Result<tempfile::NamedTempFile> {
         tempfile::Builder::new()
             .prefix(UNFINISHED)

@@ -22,7 +22,8 @@ pub struct Experiment {
     /// Memory of each guest, MiB, 128 to 4096.
     #[serde(default = "guest_mem")]
     pub vm_mem_mib: u32,
-    /// More for the guests' kernel command line, such as `nopvspin`: up to 256 printable characters.
+    /// More for the guests' kernel command line, such as `nopvspin`: up to 256 printable
+    /// characters.
     #[serde(default)]
     pub vm_cmdline: String,
     /// More for QEMU's `-cpu host`, such as `kvm-pv-unhalt=off`: up to 256 letters, digits, `=-_,`.

@@ -28,8 +28,8 @@ const STOP: Duration = Duration::from_secs(10);
 const RELEASE: Duration = Duration::from_secs(40);
 /// After a change, tasks settle on their queues and a scheduler finds the guests that are there.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Loading leaves work behind (memory to free, programs to patch): a scheduler is quiet when it uses
-/// less than a twentieth of a CPU. One that never is, is not waited for any longer.
+/// Loading leaves work behind (memory to free, programs to patch): a scheduler is quiet when it
+/// uses less than a twentieth of a CPU. One that never is, is not waited for any longer.
 const QUIET_SHARE: f64 = 0.05;
 const QUIET_BY: Duration = Duration::from_secs(20);
 

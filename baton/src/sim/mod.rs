@@ -37,8 +37,8 @@ use clap::{Args, Subcommand};
 /// 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// Simulates KVM hosts: scx_baton's own source, the kernel's schedulers, any VMs, the same result every
-/// time.
+/// Simulates KVM hosts: scx_baton's own source, the kernel's schedulers, any VMs, the same result
+/// every time.
 #[derive(Subcommand)]
 #[command(after_help = HELP)]
 pub enum Sim {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A sweep on the machines of a Ray cluster: ray.py hands the points out, to this same program there.
+//! A sweep on the machines of a Ray cluster: ray.py hands the points out, to this same program
+//! there.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};

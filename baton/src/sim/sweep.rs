@@ -32,8 +32,8 @@ pub struct Sweep {
     vary: Vec<String>,
     #[command(flatten)]
     jobs: Jobs,
-    /// On a Ray cluster: its address, "auto" for the one that this machine belongs to, "local" for one
-    /// of this machine alone. Needs the Python package ray ($PYTHON, else python3)
+    /// On a Ray cluster: its address, "auto" for the one that this machine belongs to, "local" for
+    /// one of this machine alone. Needs the Python package ray ($PYTHON, else python3)
     #[arg(long, value_name = "ADDRESS", conflicts_with = "jobs")]
     ray: Option<String>,
     /// Go on with a sweep that was interrupted: its --json. Points that it has are not simulated

@@ -72,8 +72,8 @@ proptest! {
         prop_assert!((lag - naive).abs() <= 1.0 + naive * 1e-6, "{lag}, not {naive}");
     }
 
-    /// A second if there is a CPU for each, a fifth of one if there are five times as many, and less
-    /// only when they are so many that all together would wait for ten seconds.
+    /// A second if there is a CPU for each, a fifth of one if there are five times as many, and
+    /// less only when they are so many that all together would wait for ten seconds.
     #[test]
     fn a_host_tasks_lead_shrinks_with_the_crowd(entities in 0u64..20_000, cpus in 1u32..512) {
         let lead = unsafe { t_host_lead(entities, cpus) } as f64;

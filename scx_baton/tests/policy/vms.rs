@@ -34,7 +34,7 @@ proptest! {
         vm.weight = weight;
         let ns = unsafe { t_vm_visit(&vm, behind) };
         let naive = behind as f64 * f64::from(weight) / f64::from(ONE);
-        prop_assert!((ns as f64 - naive.clamp(0.25e6, 3e6)).abs() <= 1.0);
+        prop_assert!((ns as f64 - naive.clamp(0.25e6, turn() as f64 / 4.0)).abs() <= 1.0);
     }
 
     /// A VM pays in full that wants its share of the pCPUs or more, and in proportion if fewer.
@@ -75,7 +75,8 @@ proptest! {
         prop_assert!(older == 0 || !claims(older));
     }
 
-    /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not exit.
+    /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not
+    /// exit.
     #[test]
     fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, spins in 0u64..8) {
         vm.exits = unsafe { t_vm_spins_exit(&vm, 16 * MS, spins) }.into();

@@ -12,7 +12,8 @@ impl Fair {
         cgroup.map_or(0, |cgroup| cgroup + 1) * self.cpus + cpu as usize
     }
 
-    /// `for_each_sched_entity()`: a task and the cgroups above it on a pCPU, each with its timeline.
+    /// `for_each_sched_entity()`: a task and the cgroups above it on a pCPU, each with its
+    /// timeline.
     pub fn path(&self, task: u32, cpu: u32) -> Vec<(u32, usize)> {
         let mut above = self.tasks[task as usize].cgroup;
         let mut path = vec![(task, self.timeline(above, cpu))];
@@ -167,8 +168,8 @@ impl Fair {
         }
     }
 
-    /// `put_prev_task_fair()` and `set_next_task_fair()`, only below where the two part: `prev` has run
-    /// until now, and what is left of its path still runs there.
+    /// `put_prev_task_fair()` and `set_next_task_fair()`, only below where the two part: `prev` has
+    /// run until now, and what is left of its path still runs there.
     pub fn switch(&mut self, now: Ns, cpu: u32, prev: u32, to: u32) {
         if prev == to {
             return;

@@ -25,7 +25,8 @@ pub struct Shares {
     loads: Vec<Load>,
     /// Of all averages.
     total: f64,
-    /// Where nothing happens the average fades too (`update_blocked_averages()`): one pCPU at a time.
+    /// Where nothing happens the average fades too (`update_blocked_averages()`): one pCPU at a
+    /// time.
     fades: usize,
 }
 

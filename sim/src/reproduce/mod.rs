@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tables and claims of papers, talks and patches, simulated: what they say, what comes out here.
+//! The tables and claims of papers, talks and patches, simulated: what they say, what comes out
+//! here.
 //!
 //! One description of each machine serves all of its rows, and no parameter is set for one result.
 

@@ -12,8 +12,8 @@ use crate::kvm::{HaltPoll, Kvm};
 use crate::machine::{Costs, Cpu, Quota};
 use crate::workload::Program;
 
-/// What one may be at most: 4 × 1,024 vCPUs are simulated in docs, and sched_ext counts CPUs in 4,096
-/// bits here.
+/// What one may be at most: 4 × 1,024 vCPUs are simulated in docs, and sched_ext counts CPUs in
+/// 4,096 bits here.
 const MOST_CPUS: u32 = 4096;
 const MOST_VCPUS: u32 = 65_536;
 const MOST_TASKS: u64 = 1_000_000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! sched_ext as `kernel/sched/ext/ext.c` does it: a scheduler's callbacks, dispatch queues, and which
-//! kfunc may be called where. The scheduler is the BPF source itself, compiled natively.
+//! sched_ext as `kernel/sched/ext/ext.c` does it: a scheduler's callbacks, dispatch queues, and
+//! which kfunc may be called where. The scheduler is the BPF source itself, compiled natively.
 
 #[macro_use]
 mod call;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the kernel's side of sched_ext knows: tasks, queues, idle pCPUs, and the callback under way.
+//! What the kernel's side of sched_ext knows: tasks, queues, idle pCPUs, and the callback under
+//! way.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -65,8 +66,8 @@ pub struct Dsq {
     pub by_vtime: bool,
 }
 
-/// The parts of a sched_ext scheduler that its kfuncs work on. The scheduler keeps addresses of what
-/// is in boxes.
+/// The parts of a sched_ext scheduler that its kfuncs work on. The scheduler keeps addresses of
+/// what is in boxes.
 #[expect(clippy::vec_box, reason = "addresses must stay")]
 pub struct Inner {
     /// While a callback runs, the machine; else null.

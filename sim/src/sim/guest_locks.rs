@@ -11,7 +11,8 @@ use crate::queue::Event;
 pub const PV_SPIN_NS: Ns = 100_000;
 
 impl Sim {
-    /// `mutex_spin_on_owner()`: a holder that sleeps, or whose vCPU is preempted, is not waited for.
+    /// `mutex_spin_on_owner()`: a holder that sleeps, or whose vCPU is preempted, is not waited
+    /// for.
     pub(super) fn holder_runs(&self, v: u32, mutex: u32) -> bool {
         let vm = &self.vms[self.vcpus[v as usize].vm as usize];
         let Some(holder) = vm.tasks.get(vm.mutexes[mutex as usize].holder as usize) else {
@@ -67,7 +68,8 @@ impl Sim {
         }
     }
 
-    /// A task no longer runs on its vCPU, or its vCPU on no pCPU: who spins for its mutex looks again.
+    /// A task no longer runs on its vCPU, or its vCPU on no pCPU: who spins for its mutex looks
+    /// again.
     pub(super) fn holder_stops(&mut self, vm: usize, task: u32) {
         for mutex in &self.vms[vm].mutexes {
             if mutex.holder == task && mutex.spinner != NONE {

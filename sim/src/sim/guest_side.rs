@@ -11,7 +11,8 @@ use crate::machine::{NONE, Ns};
 const GUEST_SLICE_NS: Ns = 4_000_000;
 
 impl Sim {
-    /// How long this vCPU does what it does now, at full speed, if nothing happens; `None`: for ever.
+    /// How long this vCPU does what it does now, at full speed, if nothing happens; `None`: for
+    /// ever.
     pub(super) fn plan(&mut self, v: u32) -> Option<Ns> {
         let at = v as usize;
         loop {
@@ -229,8 +230,8 @@ impl Sim {
         }
     }
 
-    /// The task of this vCPU, else the next one of those that wait for it; `None`: it is idle, or goes on
-    /// with what the task was doing.
+    /// The task of this vCPU, else the next one of those that wait for it; `None`: it is idle, or
+    /// goes on with what the task was doing.
     fn current_task(&mut self, v: u32) -> Option<u32> {
         let c = &mut self.vcpus[v as usize];
         if c.task != NONE {

@@ -70,14 +70,16 @@ impl Sim {
         (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
     }
 
-    /// The CPU time of the vCPU that has had most since the start, less that of the one that has had least.
+    /// The CPU time of the vCPU that has had most since the start, less that of the one that has
+    /// had least.
     pub fn skew(&self, vm: usize) -> Ns {
         let (first, n) = (self.vms[vm].first as usize, self.vms[vm].n as usize);
         let ran = || self.m.tasks[first..first + n].iter().map(|t| t.ran);
         ran().max().unwrap_or(0) - ran().min().unwrap_or(0)
     }
 
-    /// The longest that a thread has waited for a pCPU since the warm-up; one that still does counts.
+    /// The longest that a thread has waited for a pCPU since the warm-up; one that still does
+    /// counts.
     pub fn longest_wait(&self) -> Ns {
         let waits = |t: &Task| match t.state {
             State::Runnable => t.longest_wait.max(self.m.now - t.since),

@@ -3,8 +3,9 @@
 
 use super::*;
 
-/// Shares of busy loops in two cgroups on two pCPUs, and what the exact host's kernel gave the first one, in pCPUs
-/// (docs/sim.md). A task in no cgroup is worth as much as a whole cgroup; a cgroup is divided by where its load is.
+/// Shares of busy loops in two cgroups on two pCPUs, and what the exact host's kernel gave the
+/// first one, in pCPUs (docs/sim.md). A task in no cgroup is worth as much as a whole cgroup; a
+/// cgroup is divided by where its load is.
 #[test]
 fn eevdf_gives_cgroups_what_the_kernel_gives_them() {
     let used = |rest: &str| {

@@ -5,8 +5,8 @@ use baton_sim::scenario::load;
 
 use super::*;
 
-/// VMs whose vCPUs spin often, and halt often, ran spread out: spinners met holders that did not run, and both
-/// VMs together did 0.5 of what one does alone.
+/// VMs whose vCPUs spin often, and halt often, ran spread out: spinners met holders that did not
+/// run, and both VMs together did 0.5 of what one does alone.
 #[test]
 fn vcpus_that_halt_run_together_if_they_spin() {
     let served = |vms: u32, scheduler: &str, ple: bool| {
@@ -37,8 +37,9 @@ fn no_vcpu_starves_when_others_of_its_vm_run() {
     assert!(outcome.longest_wait_ms < 400.0, "{}", outcome.longest_wait_ms);
 }
 
-/// VMs of more vCPUs than there are pCPUs wait at barriers for those in the queue, and spin without an exit: what
-/// brings those on is the end of slices alone. It once was that of the VM's turn, and EEVDF did twice as many.
+/// VMs of more vCPUs than there are pCPUs wait at barriers for those in the queue, and spin without
+/// an exit: what brings those on is the end of slices alone. It once was that of the VM's turn, and
+/// EEVDF did twice as many.
 #[test]
 fn vcpus_that_do_not_fit_on_the_host_take_turns_often() {
     let rounds = |scheduler: &str| {
@@ -49,7 +50,8 @@ fn vcpus_that_do_not_fit_on_the_host_take_turns_often() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
-/// Four vCPUs on four pCPUs spin for a fifth that sleeps now and then: when it wakes all have long slices.
+/// Four vCPUs on four pCPUs spin for a fifth that sleeps now and then: when it wakes all have long
+/// slices.
 #[test]
 fn one_that_comes_late_is_not_waited_for_in_vain() {
     let text = HEAD.replace("seconds = 1.0", "seconds = 2.0\npcpus = 4");
@@ -67,7 +69,8 @@ fn one_that_comes_late_is_not_waited_for_in_vain() {
     assert!(baton > 1.05 * eevdf, "{baton} and {eevdf}");
 }
 
-/// Siblings that all want to run get the same, in gangs and where not all fit: within two turns and what runs.
+/// Siblings that all want to run get the same, in gangs and where not all fit: within two turns and
+/// what runs.
 #[test]
 fn siblings_are_not_far_apart() {
     for (vms, vcpus) in [(4, 8), (4, 16), (2, 10), (1, 16), (3, 5)] {

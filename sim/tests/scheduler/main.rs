@@ -27,8 +27,8 @@ fn error(text: &str) -> String {
 
 const HEAD: &str = "machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nseconds = 1.0\n";
 
-/// The same on a host whose kernel does nothing by itself: its threads preempt vCPUs, and that hides
-/// what a scheduler forgets.
+/// The same on a host whose kernel does nothing by itself: its threads preempt vCPUs, and that
+/// hides what a scheduler forgets.
 fn quiet() -> &'static str {
     static QUIET: OnceLock<(tempfile::NamedTempFile, String)> = OnceLock::new();
     let (_, head) = QUIET.get_or_init(|| {

@@ -96,8 +96,9 @@ fn shares_follow_the_weights_when_the_host_is_crowded() {
     assert!((outcome.vms[3].used - 0.5).abs() < 0.05, "{}", outcome.table());
 }
 
-/// A thread that weighs little has used an idle host, which is idle no more: it was kept out for as long
-/// as it had been ahead, 4.8 s here, and for more than sched_ext's watchdog bears on a real host.
+/// A thread that weighs little has used an idle host, which is idle no more: it was kept out for as
+/// long as it had been ahead, 4.8 s here, and for more than sched_ext's watchdog bears on a real
+/// host.
 #[test]
 fn a_light_host_task_is_not_kept_out_for_seconds() {
     let text = quiet().replace("seconds = 1.0", "seconds = 10.0");
@@ -112,8 +113,9 @@ fn a_light_host_task_is_not_kept_out_for_seconds() {
     assert!(vms > 1.7, "{vms} of 2 pCPUs are left to the VMs");
 }
 
-/// Before the tree of cgroups has been counted up to the root, each of many VMs that start at once would have all of
-/// the host for its share, and seem to use less than a quarter of it: two preempted the others for 250 ms.
+/// Before the tree of cgroups has been counted up to the root, each of many VMs that start at once
+/// would have all of the host for its share, and seem to use less than a quarter of it: two
+/// preempted the others for 250 ms.
 #[test]
 fn vms_that_start_at_once_share_from_the_start() {
     // A turn of one VM is a tenth of a pCPU second: over 1 s it would be 5 % of what each gets.
@@ -234,8 +236,8 @@ fn cells_share_by_weight() {
     }
 }
 
-/// The kernel puts one that exits back without asking the scheduler. Told to leave its core, or out of CPU time
-/// by cpu.max, it was left in the queue of a pCPU that went idle and did not look.
+/// The kernel puts one that exits back without asking the scheduler. Told to leave its core, or out
+/// of CPU time by cpu.max, it was left in the queue of a pCPU that went idle and did not look.
 #[test]
 fn who_exits_is_not_left_behind() {
     let (_machine, head) = quiet_cores("seconds = 8.0");

@@ -16,7 +16,8 @@ fn a_kfunc_that_the_kernel_forbids_there_is_named_with_its_callback() {
     assert!(why.contains("scx_bpf_dsq_insert may not be called from yield()"), "{why}");
 }
 
-/// ops.dequeue() comes once for each task that leaves the scheduler's queue, affinities changed or not.
+/// ops.dequeue() comes once for each task that leaves the scheduler's queue, affinities changed or
+/// not.
 #[test]
 fn custody_ends_with_dequeue() {
     let faults: String = (1..200)
@@ -194,7 +195,8 @@ fn what_moves_a_vcpu_costs_it_and_the_one_that_runs_where_it_was() {
     assert_eq!(work(dear, true), work(free, true));
 }
 
-/// Whoever spins without PAUSE never exits for it. It once did, whenever anything else made its pCPU look.
+/// Whoever spins without PAUSE never exits for it. It once did, whenever anything else made its
+/// pCPU look.
 #[test]
 fn spins_without_pause_do_not_exit() {
     for (scheduler, kvm) in [("eevdf", "ple = true"), ("scx_baton", "ple-user = true")] {

@@ -19,8 +19,8 @@ fn who_sleeps_does_not_wait_for_a_turn_to_end() {
     }
 }
 
-/// Several that sleep: a visitor that found another one on the pCPU waited until who had been visited, which went
-/// on, had used up its turn. It did 0.46 and 0.31 of its work under EEVDF.
+/// Several that sleep: a visitor that found another one on the pCPU waited until who had been
+/// visited, which went on, had used up its turn. It did 0.46 and 0.31 of its work under EEVDF.
 #[test]
 fn who_sleeps_does_not_wait_behind_who_is_visited() {
     let task =
@@ -35,8 +35,8 @@ fn who_sleeps_does_not_wait_behind_who_is_visited() {
     assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
 }
 
-/// What a sleeper keeps was not weighed: beside a heavy VM it was a few hundred µs, and it did a third of its work
-/// under EEVDF.
+/// What a sleeper keeps was not weighed: beside a heavy VM it was a few hundred µs, and it did a
+/// third of its work under EEVDF.
 #[test]
 fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
     let [eevdf, baton] = beside(
@@ -47,8 +47,8 @@ fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
 }
 
 /// Threads of the host that sleep a lot are as prompt beside a crowd as on an idle host (a thread
-/// that runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what they
-/// use.
+/// that runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what
+/// they use.
 #[test]
 fn vhost_threads_do_not_wait_for_a_crowd() {
     let crowd = |scheduler: &str| {
@@ -62,8 +62,8 @@ fn vhost_threads_do_not_wait_for_a_crowd() {
     assert!(ours.jain.is_some_and(|jain| jain > 0.99), "{}", ours.table());
 }
 
-/// A VM whose vCPUs compute a little and sleep, beside one that wants every pCPU: they woke half as often as
-/// under EEVDF, behind siblings that waited for the other VM's turn to end.
+/// A VM whose vCPUs compute a little and sleep, beside one that wants every pCPU: they woke half as
+/// often as under EEVDF, behind siblings that waited for the other VM's turn to end.
 #[test]
 fn a_vm_that_hardly_uses_its_share_wakes_at_once() {
     let text = quiet().replace("seconds = 1.0", "seconds = 3.0\nwarmup = 1.0");
@@ -80,8 +80,9 @@ fn a_vm_that_hardly_uses_its_share_wakes_at_once() {
     assert!(baton > 0.9 * eevdf, "{baton} wake-ups a second, {eevdf} under EEVDF");
 }
 
-/// A VM that halts all the time and may poll for long, beside one that wants more than there is. The
-/// vCPUs that wait are on other runqueues than the polling one's, so that KVM does not see them.
+/// A VM that halts all the time and may poll for long, beside one that wants more than there is.
+/// The vCPUs that wait are on other runqueues than the polling one's, so that KVM does not see
+/// them.
 #[test]
 fn polling_costs_nobody_who_waits() {
     let out = run(&format!(

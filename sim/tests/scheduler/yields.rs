@@ -26,8 +26,8 @@ fn a_boost_for_an_ipi_ends_soon() {
     assert!(rate > 400.0, "{rate} calls a second");
 }
 
-/// The vCPUs of the VM are bound, and one of them shares its pCPU with threads: its siblings spin and yield to
-/// it, and took that pCPU from the threads each time, whoever's turn it was.
+/// The vCPUs of the VM are bound, and one of them shares its pCPU with threads: its siblings spin
+/// and yield to it, and took that pCPU from the threads each time, whoever's turn it was.
 #[test]
 fn yields_to_a_bound_vcpu_are_not_at_the_cost_of_others() {
     let outcome = run(
@@ -39,8 +39,9 @@ fn yields_to_a_bound_vcpu_are_not_at_the_cost_of_others() {
     assert!(outcome.longest_wait_ms < 300.0, "{} ms", outcome.longest_wait_ms);
 }
 
-/// A VM of more vCPUs than the host has pCPUs cannot run as a gang. KVM proposes vCPUs that were preempted
-/// in the kernel; the spinner waits for one that was preempted in user mode and owes it an answer.
+/// A VM of more vCPUs than the host has pCPUs cannot run as a gang. KVM proposes vCPUs that were
+/// preempted in the kernel; the spinner waits for one that was preempted in user mode and owes it
+/// an answer.
 #[test]
 fn a_spinner_yields_to_the_one_that_owes_it_an_answer() {
     let text = |policy: &str| {
@@ -54,8 +55,8 @@ fn a_spinner_yields_to_the_one_that_owes_it_an_answer() {
     assert!(with < 0.1 * without, "{with} and {without}");
 }
 
-/// Two VMs that fit on the host one at a time, but not both: some vCPUs of each wait while siblings interrupt
-/// them. With one pCPU a VM there is no sibling to lend one, and nothing changes.
+/// Two VMs that fit on the host one at a time, but not both: some vCPUs of each wait while siblings
+/// interrupt them. With one pCPU a VM there is no sibling to lend one, and nothing changes.
 #[test]
 fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
     let rate = |policy: &str, pcpus: u32| {
@@ -73,7 +74,8 @@ fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
     assert_eq!(rate("\"sent\", \"ipi\", \"kvm\"", 1).1, 0);
 }
 
-/// Guests that name whom they wait for, by the sched-yield hypercall and PV kicks: obeyed, unless switched off.
+/// Guests that name whom they wait for, by the sched-yield hypercall and PV kicks: obeyed, unless
+/// switched off.
 #[test]
 fn yields_of_those_that_do_not_spin_are_a_policy_of_their_own() {
     let counts = |policy: &str| {
@@ -91,8 +93,8 @@ fn yields_of_those_that_do_not_spin_are_a_policy_of_their_own() {
     assert!(without.0 == 0 && without.1 > 1000, "{without:?}");
 }
 
-/// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are given the
-/// time that an interrupt takes, and no slice.
+/// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are
+/// given the time that an interrupt takes, and no slice.
 #[test]
 fn calls_to_preempted_vcpus_are_answered_soon() {
     let calls = |scheduler: &str| {
@@ -103,8 +105,9 @@ fn calls_to_preempted_vcpus_are_answered_soon() {
     assert!(baton > 1.5 * eevdf, "{baton} and {eevdf}");
 }
 
-/// Ishiguro 2021's trap: who has taken an IPI while it ran, and was preempted then, owes nothing. With debts
-/// that are never settled, spinners yield to vCPUs that have answered, and nobody gets anywhere.
+/// Ishiguro 2021's trap: who has taken an IPI while it ran, and was preempted then, owes nothing.
+/// With debts that are never settled, spinners yield to vCPUs that have answered, and nobody gets
+/// anywhere.
 #[test]
 fn a_debt_ends_when_the_ipi_is_taken() {
     let text = |policy: &str| {

@@ -43,8 +43,8 @@ pub fn conduct(
     Ok(())
 }
 
-/// What a run needs before it begins, as a plan. It goes into the host's memory, and hosts are shared
-/// by all runs that need the same: nothing else of a run may be in it.
+/// What a run needs before it begins, as a plan. It goes into the host's memory, and hosts are
+/// shared by all runs that need the same: nothing else of a run may be in it.
 fn beginning(plan: &Plan, run: &Run) -> Plan {
     let guests = run.vms > 0;
     Plan {

@@ -40,7 +40,8 @@ pub struct Reached {
 pub enum Notice<'a> {
     Event(&'a Event),
     Recorded(&'a Record),
-    /// An exact host is brought to where runs under this scheduler begin, unless that has been done.
+    /// An exact host is brought to where runs under this scheduler begin, unless that has been
+    /// done.
     Preparing(&'a str),
     /// What all figures depend on, on exact hosts.
     Inputs(&'a Inputs),

@@ -36,9 +36,9 @@ const SAVED: i32 = 90;
 const NOT_SAVED: i32 = 91;
 const RESET: i32 = 92;
 
-/// Instructions that each pCPU executes before the next has its turn: what one sends reaches another
-/// so much too early or too late. A fast IPI of the bench takes 4,000 here; the emulator allows for
-/// 32 at the most, and shorter turns make it slower.
+/// Instructions that each pCPU executes before the next has its turn: what one sends reaches
+/// another so much too early or too late. A fast IPI of the bench takes 4,000 here; the emulator
+/// allows for 32 at the most, and shorter turns make it slower.
 const QUANTUM: u32 = 32;
 
 /// The emulator has a parameter for each block of memory, and compares each new one's name with all
@@ -48,8 +48,8 @@ const BLOCK_KIB: u32 = 1024;
 /// 2026-01-01 00:00 UTC: the host's clock starts there, always.
 const BOOT_TIME: u64 = 1_767_225_600;
 
-/// Registers that Bochs' Intel models lack, in the form of its msrs.def: IA32_MISC_ENABLE, with fast
-/// strings and MONITOR on, without BTS and PEBS (or Linux copies memory a word at a time); and
+/// Registers that Bochs' Intel models lack, in the form of its msrs.def: IA32_MISC_ENABLE, with
+/// fast strings and MONITOR on, without BTS and PEBS (or Linux copies memory a word at a time); and
 /// IA32_BIOS_SIGN_ID, a microcode that is newer than every erratum (or Linux does without the TSC
 /// deadline). Address, type, value, reserved and ignored bits, each high and low.
 const INTEL_MSRS: &str = "\

@@ -19,9 +19,9 @@ pub use saved::Inputs;
 
 pub use crate::host::{Cpu, Exact, MAX_MIB, MAX_PCPUS};
 
-/// The host kernel's. The emulated TSC counts instructions, on all pCPUs: its frequency is the speed
-/// of the emulation, whatever CPUID of the emulated model says. Addresses that are not random keep
-/// profiles readable.
+/// The host kernel's. The emulated TSC counts instructions, on all pCPUs: its frequency is the
+/// speed of the emulation, whatever CPUID of the emulated model says. Addresses that are not random
+/// keep profiles readable.
 fn command_line(mips: u32, more: &str) -> String {
     let khz = u64::from(mips) * 1000;
     let fixed =

@@ -209,7 +209,8 @@ pub unsafe extern "C" fn iter_new(sim: *mut c_void, it: *mut Iter, dsq: u64, _: 
     0
 }
 
-/// The cursor is the place of the next one; whoever was moved away since then leaves it one too far.
+/// The cursor is the place of the next one; whoever was moved away since then leaves it one too
+/// far.
 pub unsafe extern "C" fn iter_next(sim: *mut c_void, it: *mut Iter) -> *mut TaskStruct {
     // SAFETY: as above.
     let (state, it) = unsafe { (Inner::of(sim), &mut *it) };

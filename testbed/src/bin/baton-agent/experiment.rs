@@ -28,8 +28,8 @@ const RUN_GRACE: Duration = Duration::from_secs(20);
 /// far has the host for itself then, and only its last completion left to do.
 const STRAGGLE: Duration = Duration::from_secs(5);
 
-/// Guests are idle when the host's CPUs together are busy for at most so many ticks of 10 ms between
-/// two looks, so many times in a row. Idle guests use a tick or two in half a second.
+/// Guests are idle when the host's CPUs together are busy for at most so many ticks of 10 ms
+/// between two looks, so many times in a row. Idle guests use a tick or two in half a second.
 const LOOK: Duration = Duration::from_millis(500);
 const QUIET_TICKS: u64 = 5;
 const QUIET_LOOKS: u32 = 4;

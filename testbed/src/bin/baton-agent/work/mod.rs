@@ -106,8 +106,8 @@ pub fn report(argv: &[String], deadline: Duration) -> Result<Measured> {
         .with_context(|| format!("{name} did not report what it reached"))
 }
 
-/// Runs `body` in one thread per usable CPU, each pinned to its own, and returns what they returned.
-/// `body` gets the thread's number and how many there are.
+/// Runs `body` in one thread per usable CPU, each pinned to its own, and returns what they
+/// returned. `body` gets the thread's number and how many there are.
 fn on_every_cpu<T: Send>(body: impl Fn(usize, usize) -> Result<T> + Sync) -> Result<Vec<T>> {
     let usable = sched_getaffinity(Pid::from_raw(0)).context("cannot read the CPU affinity")?;
     let cpus: Vec<usize> =

@@ -14,8 +14,8 @@ const TEXT: &str = "/tmp/baton-text";
 /// Smallest block that pbzip2 makes (-b1 -1), bytes.
 const BLOCK: usize = 100_000;
 
-/// Several for each of two to four vCPUs, so that all work nearly to the end. Twelve take 0.3 s in an
-/// emulated guest that has the host for itself.
+/// Several for each of two to four vCPUs, so that all work nearly to the end. Twelve take 0.3 s in
+/// an emulated guest that has the host for itself.
 const BLOCKS: usize = 12;
 
 pub fn run(time: Duration) -> Result<Measured> {
