@@ -53,7 +53,7 @@ build: setup
 	@echo "building (the first time takes a few minutes)"
 	@$(CARGO) build --release --workspace --quiet
 
-# What differs from the README's table is named, where that is not what is measured anew.
+# What differs from the README's table is named, where that is not what is measured again.
 AGAINST = $(if $(findstring --linux-guests,$(ARGS))$(findstring docs/readme.json,$(ARGS)),,--against docs/readme.json)
 demo: build
 	@$(BATON) demo $(AGAINST) $(ARGS)
@@ -83,7 +83,7 @@ unit-test: setup
 		--target-dir $(TARGET_DIR)/loom
 
 # The programs are built by 'make test' when it comes here, with what tests need of other crates: a
-# plain build would compile most of them anew.
+# plain build would compile most of them again.
 BUILT = $(if $(filter test,$(MAKECMDGOALS)),unit-test,build)
 
 # Random scenarios with faults, simulated under scx_baton's own source.

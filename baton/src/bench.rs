@@ -11,6 +11,7 @@ use baton_bench::against;
 use baton_bench::plot::plot;
 use baton_bench::report::{Report, comparison};
 use baton_bench::{Bench as Measurements, Options, all, find};
+use baton_output::interrupt;
 use baton_output::{OutFile, directory, note, open_all, say};
 use baton_testbed::plan::KERNEL_SCHEDULER;
 use baton_testbed::scheduler::{self, StartError};
@@ -42,7 +43,7 @@ pub struct Bench {
     /// VMs at once; of latencies the first one measures, the others compute
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     vms: u32,
-    /// As many VMs that there are so many vCPUs for each CPU of the host, at least
+    /// Start enough VMs to reach RATIO vCPUs for each CPU of the host
     #[arg(long, value_name = "RATIO", conflicts_with = "vms")]
     overcommit: Option<f64>,
     /// Bind vCPU i of every VM to CPU i, counted round
@@ -101,7 +102,7 @@ pub fn main(bench: Bench) -> i32 {
     }
     match measure(&bench) {
         Ok(false) => 0,
-        Ok(true) => 130,
+        Ok(true) => interrupt::STATUS,
         Err(error) => {
             note(&format!("baton bench: {error:#}"));
             1

@@ -18,7 +18,7 @@ pub struct HostArgs {
     /// They are hyper-threads, two a core
     #[arg(long)]
     smt: bool,
-    /// They are on so many sockets, each with a last-level cache
+    /// Sockets that they are on, each with a last-level cache
     #[arg(
         long,
         value_name = "N",

@@ -2,19 +2,14 @@
 //! The command line of Baton's tools.
 
 mod ab;
-mod against;
 mod bench;
-mod chart;
 mod demo;
 mod doctor;
 mod exporter;
 mod host_args;
 mod peers;
 mod profile;
-mod progress;
-mod results;
 mod sim;
-mod table;
 mod testbed;
 mod trial;
 

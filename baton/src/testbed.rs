@@ -20,8 +20,6 @@ use crate::profile::Profile;
 /// Exit statuses of our own, as timeout(1) and env(1) have them.
 const LATE: i32 = 124;
 const TROUBLE: i32 = 125;
-/// 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
 /// 128 + SIGPIPE: nobody reads our output any more.
 const UNREAD: i32 = 141;
 
@@ -103,7 +101,7 @@ pub fn main(what: Testbed) -> i32 {
         note(&format!("baton: {error}"));
         match error {
             HostError::Deadline { .. } => LATE,
-            HostError::Interrupted => INTERRUPTED,
+            HostError::Interrupted => interrupt::STATUS,
             _ => TROUBLE,
         }
     })

@@ -13,20 +13,22 @@ pub const BUCKETS: usize = 32;
 /// Fewer HLTs than this tell nothing.
 const ENOUGH: f64 = 50.0;
 
-/// A higher limit must save so many of all HLTs a sleep; twice as many, or so much polling, to take
-/// the place of one in force: halt lengths of two seconds are never the same.
+/// A higher limit must spare this part of all HLTs a sleep; twice as many, or this part of the
+/// polling, to take the place of one in force: halt lengths of two seconds are never the same.
 const MERIT: f64 = 0.05;
 
 /// What is remembered of a second, a second later.
 const MEMORY: f64 = 0.5;
 
-/// How much of the time that a limit could poll away KVM polls at least; and what is left, a second
-/// later, of having seen more: it must not be forgotten at once that a limit was too dear. After 35
-/// s it is tried again whether one takes half of what it could. Nothing is known before anything
-/// was polled: then a limit is tried that is within the budget if KVM polls a quarter of it; and no
-/// limit that is dearer than that is ever tried again.
+/// The least part of what a limit allows that KVM is taken to poll, whatever was seen.
 const LEAST_PART: f64 = 0.05;
+
+/// That part, before KVM has polled. A limit that costs more than the budget at this part is never
+/// tried.
 const FIRST_PART: f64 = 0.25;
+
+/// What is left of that part a second later. It is halved after 35 s: a limit that was too dear is
+/// not tried again at once.
 const PART_MEMORY: f64 = 0.98;
 
 /// 2^20 ns, a millisecond. KVM polls for 200 µs by itself at most, but a limit must reach beyond

@@ -154,8 +154,9 @@ impl<T: Clone + PartialEq> MemSlots<T> {
     /// ```
     /// use memslots::{Change, Flags, MemSlots, Slot};
     ///
-    /// let slot = |id, base_gfn, npages| Slot { id, flags: Flags::NONE, base_gfn, npages, backing:
-    /// () }; let mut slots = MemSlots::new();
+    /// let flags = Flags::NONE;
+    /// let slot = |id, base_gfn, npages| Slot { id, flags, base_gfn, npages, backing: () };
+    /// let mut slots = MemSlots::new();
     /// slots.set(slot(0, 0, 8))?;
     /// slots.apply([
     ///     Change::Delete(0),

@@ -92,7 +92,7 @@ pub struct Times {
 
 impl Times {
     /// A run that ends while Baton reads one record after the other may be missing in an answer. A
-    /// counter that went back by a millisecond would be taken for one that began anew, and all of
+    /// counter that went back by a millisecond would be taken for one that began again, and all of
     /// it counted again.
     pub(crate) fn at_least(self, before: Times) -> Times {
         Times {

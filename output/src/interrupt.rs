@@ -14,6 +14,9 @@ extern "C" fn note(_signal: libc::c_int) {
     ASKED.store(true, Ordering::Relaxed);
 }
 
+/// The exit status of whoever ends because of it, as a shell has it: 128 + SIGINT.
+pub const STATUS: i32 = 130;
+
 /// The user asked for an end.
 #[derive(Debug)]
 pub struct Interrupted;

@@ -37,7 +37,7 @@ verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
  */
 #define MAX_LOOKS 32
 
-/* With the first that may be preempted so many for one that is better to preempt. */
+/* Once one is found that may be preempted, this many more are looked at for a better one. */
 #define MORE_LOOKS 8
 
 /* What a task that wakes finds on a pCPU, the better the higher. */

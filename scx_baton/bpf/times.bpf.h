@@ -5,6 +5,7 @@
 #ifndef BATON_TIMES_BPF_H
 #define BATON_TIMES_BPF_H
 
+#include "policy.h"
 #include "state.bpf.h"
 
 static u64 since(u64 then, u64 now)

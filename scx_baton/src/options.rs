@@ -103,7 +103,7 @@ pub struct Opts {
     #[clap(long, value_parser = polling::share, default_value = "1%", value_name = "PERCENT")]
     pub poll_budget: f64,
 
-    /// End so many seconds after it has taken over, even if nobody stops it.
+    /// End S seconds after it has taken over, even if nobody stops it.
     #[clap(long = "for", value_name = "S", value_parser = interval)]
     pub time: Option<Duration>,
 

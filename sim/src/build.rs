@@ -96,7 +96,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Where the cgroup of this name, among the first so many, is in `groups`: behind the VMs'.
+    /// Where the cgroup of this name, among the first N, is in `groups`: behind the VMs'.
     fn group(&self, name: &Option<String>, first: usize) -> Result<Option<usize>> {
         let n: usize = self.scenario.vms.iter().map(|vm| vm.count as usize).sum();
         Ok(self.scenario.cgroup(name, first)?.map(|place| n + place))

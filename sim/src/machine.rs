@@ -246,13 +246,13 @@ pub struct Machine {
     pub tasks: Vec<Task>,
     pub online: CpuSet,
     pub tick_ns: Ns,
-    /// pCPUs that must choose anew, in the order in which that was found out.
+    /// pCPUs that must choose again, in the order in which that was found out.
     pub to_resched: Vec<u32>,
     pub locks: Locks,
 }
 
 impl Machine {
-    /// pCPU `cpu` must choose anew as soon as it can.
+    /// pCPU `cpu` must choose again as soon as it can.
     pub fn resched(&mut self, cpu: u32) {
         let at = &mut self.cpus[cpu as usize];
         if !at.resched && at.online {
@@ -324,7 +324,7 @@ pub struct Heeds {
 }
 
 /// A host's scheduler. A pCPU that must choose calls `pick`; who becomes runnable is brought by
-/// `wake`. Both may make other pCPUs choose anew ([`Machine::resched`]).
+/// `wake`. Both may make other pCPUs choose again ([`Machine::resched`]).
 pub trait Scheduler {
     fn add(&mut self, m: &mut Machine, task: u32);
     /// A task that is blocked ends.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Programs of guests' tasks, in words: each entry is a step, and behind the last one the program
-//! begins anew.
+//! begins again.
 
 use std::fmt;
 
@@ -153,7 +153,7 @@ impl fmt::Display for Op {
 }
 
 /// Whether a task can do this for ever: it takes time, locks are held one after the other or one in
-/// another, not over a sleep, and not when it begins anew; mutexes may be, over sleeps.
+/// another, not over a sleep, and not when it begins again; mutexes may be, over sleeps.
 ///
 /// Errors: it cannot, and why.
 pub fn check(ops: &[Op]) -> Result<()> {

@@ -13,7 +13,7 @@ pub enum Event {
     /// What a task does comes to its end.
     Segment(u32),
     Tick(u32),
-    /// A pCPU chooses anew; an interrupt has told it to.
+    /// A pCPU chooses again; an interrupt has told it to.
     Resched(u32),
     /// A guest's timer, or a request's completion, on a vCPU: for this task of the guest.
     Guest(u32, u32),

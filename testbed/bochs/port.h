@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* What the emulator's main loop needs of port.cc. */
 
-/* Exit statuses, which testbed/src/bochs.rs knows as well. */
+/* Exit statuses, which testbed/src/exact/machine.rs knows as well. */
 #define PORT_EXIT_SAVED 90 /* the host was saved */
 #define PORT_EXIT_NOT_SAVED 91 /* it could not be saved */
 #define PORT_EXIT_RESET 92 /* the host was restarted or switched off */

@@ -133,7 +133,7 @@ fn spawn(command: &[String]) -> Result<(Child, File)> {
 }
 
 impl Running {
-    /// Why the scheduler no longer schedules, if so: it ended, was thrown out or started anew.
+    /// Why the scheduler no longer schedules, if so: it ended, was thrown out or started again.
     pub fn lost(&mut self) -> Option<String> {
         let ended = matches!(self.child.try_wait(), Ok(Some(_)) | Err(_));
         if !ended && state() == "enabled" && enable_seq() == self.enabled {

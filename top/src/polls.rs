@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// VMs of which it is read for a sample. An open file would hold the VM after its end, so that each
-/// is opened anew, which takes ten times as long as to read one; many VMs take turns.
+/// is opened again, which takes ten times as long as to read one; many VMs take turns.
 const EACH: usize = 50;
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 //! What a trial leaves: every sample, in one JSON file, without a name of anybody or anything.
 //!
 //! Each slot holds the hash of what comes before it, so that a slot which was changed, dropped or
-//! moved shows. Whoever writes all hashes anew can still forge a bundle: the last hash, which is
+//! moved shows. Whoever writes all hashes again can still forge a bundle: the last hash, which is
 //! printed, tells whether it is the file of that day.
 
 use std::collections::BTreeMap;

@@ -15,6 +15,7 @@ use baton_bench::{Bench, Steady, find};
 use baton_doctor::report::Report;
 use baton_doctor::{Level, Scene};
 use baton_hostinfo::Host;
+use baton_output::interrupt;
 use baton_output::{open_all, say};
 use baton_testbed::{kernel_log::KernelLog, scheduler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -30,7 +31,6 @@ use crate::words;
 
 /// EX_CONFIG of sysexits.h, as scx_baton has it: the host has to be changed first.
 const UNFIT: i32 = 78;
-const INTERRUPTED: i32 = 130;
 
 pub struct Options {
     pub time: Duration,
@@ -94,7 +94,7 @@ pub fn trial(options: &Options) -> Result<i32> {
     let file = file.display().to_string();
     say(&words::plan(&bundle, sampler.count(), may_read, &file))?;
     if !options.yes && !agreed(&stop)? {
-        return Ok(if stop.load(Ordering::Relaxed) { INTERRUPTED } else { 1 });
+        return Ok(if stop.load(Ordering::Relaxed) { interrupt::STATUS } else { 1 });
     }
 
     let synthetic = bench.as_ref().map(Steady::start).transpose().context("synthetic VMs")?;
@@ -123,7 +123,7 @@ pub fn trial(options: &Options) -> Result<i32> {
         baton_output::note(&format!("baton trial: {error:#}"));
     }
     tell(&ended);
-    Ok(if ended.abort == Abort::User { INTERRUPTED } else { 1 })
+    Ok(if ended.abort == Abort::User { interrupt::STATUS } else { 1 })
 }
 
 /// Whether a trial can begin; if scx_baton cannot run, that has been told.
@@ -165,7 +165,7 @@ fn tell(ended: &Ended) {
     ));
 }
 
-/// Tells a bundle's verdict, computed anew, and writes its report.
+/// Tells a bundle's verdict, computed again, and writes its report.
 ///
 /// Errors: it cannot be read, or is not as the trial wrote it; the report cannot be written.
 pub fn verify(file: &Path, report: Option<&Path>) -> Result<Bundle> {

@@ -51,7 +51,7 @@ pub fn list() -> String {
         (format!("{name} {takes}").trim_end().to_string(), what.to_string())
     };
     section(
-        "Steps of a program ([[vm.task]]); behind the last one it begins anew:",
+        "Steps of a program ([[vm.task]]); behind the last one it begins again:",
         STEPS.iter().map(takes).collect(),
     );
     out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says \

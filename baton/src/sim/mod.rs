@@ -34,9 +34,6 @@ use baton_sim::scenario::{Scenario, Text};
 use baton_sim::sweep::{Point, changes};
 use clap::{Args, Subcommand};
 
-/// 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
-
 /// Simulates KVM hosts: scx_baton's own source, the kernel's schedulers, any VMs, the same result
 /// every time.
 #[derive(Subcommand)]
@@ -124,7 +121,7 @@ pub fn main(what: Sim) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             note(&one_line(&format!("baton sim: {error:#}")));
-            if stopped() { INTERRUPTED } else { 1 }
+            if stopped() { interrupt::STATUS } else { 1 }
         }
     }
 }

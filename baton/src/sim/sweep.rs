@@ -188,7 +188,7 @@ fn earlier(
         ensure!(
             entry["inputs"] == *number,
             "it is of another scenario, machine, scheduler or version: --set and all files must be \
-             the same; without --resume all is simulated anew"
+             the same; without --resume all is simulated again"
         );
         if entry["outcome"].is_null() {
             return Ok(entry["error"].as_str().map(|why| Err(why.into())));

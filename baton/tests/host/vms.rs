@@ -228,8 +228,20 @@ fn the_readmes_lines() {
         work a 9 barrier; work b 9 barrier; busy
         sleep 2
         command baton top --batch --vcpus -n 2
+        stop_baton
+        echo "before=$(state)"
+        scx_baton >/run/session 2>&1 & pid=$!
+        until_true '[ "$(state)" = enabled ]'
+        sleep 3
+        echo "while=$(state) $(cat /sys/kernel/sched_ext/root/ops)"
+        kill -INT $pid; wait $pid
+        cat /run/session
+        echo "after=$(state)"
         "#,
     );
     println!("{}", found.out);
     assert_eq!(found.out.matches("  vCPU ").count(), 8, "{}", found.out);
+    assert_eq!(found.text("before"), "disabled");
+    assert!(found.text("while").starts_with("enabled baton"), "{}", found.out);
+    assert_eq!(found.text("after"), "disabled");
 }

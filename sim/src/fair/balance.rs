@@ -6,7 +6,7 @@ use super::{DOMAINS, Fair};
 use crate::locks::Lock;
 use crate::machine::{Machine, NONE};
 
-/// `load_balance()` of a busy pCPU within its last-level cache, roughly: every so many ticks. In a
+/// `load_balance()` of a busy pCPU within its last-level cache, roughly: every N ticks. In a
 /// larger domain as much less often as it has more pCPUs (`get_sd_balance_interval()`).
 const BALANCE_TICKS: u64 = 8;
 

@@ -39,7 +39,7 @@ impl Scenario {
         Ok(set)
     }
 
-    /// The place of a cgroup among the first so many.
+    /// The place of a cgroup among the first N.
     pub(crate) fn cgroup(&self, name: &Option<String>, first: usize) -> Result<Option<usize>> {
         let Some(name) = name else { return Ok(None) };
         let place = self.cgroups[..first].iter().position(|cgroup| cgroup.name == *name);

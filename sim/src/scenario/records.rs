@@ -85,7 +85,7 @@ pub struct Scenario {
     /// The longest that a thread may wait for a pCPU before the simulation counts as failed.
     #[serde(default = "starvation")]
     pub starvation_s: f64,
-    /// All invariants are checked every so many events; 0: at the end.
+    /// All invariants are checked after each N events; 0: at the end.
     #[serde(default)]
     pub check_every: u64,
 }
@@ -122,7 +122,7 @@ pub struct VmSpec {
     pub workload: Option<String>,
     /// Of the preset; else what the benchmark does by itself.
     pub tasks: Option<u32>,
-    /// What computes takes so many times as long as the preset says: on a CPU that is slower than
+    /// What computes takes N times as long as the preset says: on a CPU that is slower than
     /// those on which presets were measured.
     #[serde(default = "one_f64")]
     pub work_scale: f64,
@@ -139,7 +139,7 @@ pub struct VmSpec {
     /// Memory slots, looked up at each exit; 0: the machine's costs have that in them.
     #[serde(default)]
     pub memslots: u32,
-    /// The largest so many of them are in use: "2-3 memslots are used extensively" (Mammedov 2014).
+    /// The N largest of them are in use: "2-3 memslots are used extensively" (Mammedov 2014).
     #[serde(default = "three")]
     pub memslots_used: u32,
 }

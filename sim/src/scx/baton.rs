@@ -45,7 +45,7 @@ impl Baton {
     /// Errors: it was compiled with the sim/shim/baton.c of another version.
     pub fn of(loaded: &Loaded) -> Result<Option<Self>> {
         const OLD: &str =
-            "the scheduler includes a sim/shim/baton.c of another version: copy it anew";
+            "the scheduler includes a sim/shim/baton.c of another version: copy it again";
         if loaded.symbol::<*const ()>("baton_vcpu_load").is_none() {
             return Ok(None);
         }

@@ -9,7 +9,7 @@ use crate::guest::{Act, Interrupt, Spin, TaskState};
 use crate::machine::{KvmEvent, NONE, State};
 
 impl Sim {
-    /// An IPI to so many destinations.
+    /// An IPI to N destinations.
     pub(super) fn send_icr(&mut self, v: u32, destinations: u64) {
         let (c, v) = (&self.costs, &mut self.vcpus[v as usize]);
         self.counts[v.vm as usize].ipis += destinations;

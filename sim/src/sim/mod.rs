@@ -62,7 +62,7 @@ pub struct Setup {
     pub seed: u64,
     pub warmup: Ns,
     pub end: Ns,
-    /// Check all invariants every so many events; 0: only at the end.
+    /// Check all invariants after each N events; 0: only at the end.
     pub check_every: u64,
     /// The longest time that a task may wait for a pCPU.
     pub starvation_ns: Ns,

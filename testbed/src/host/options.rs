@@ -31,7 +31,7 @@ pub struct HostOptions {
     pub pcpus: u32,
     /// They are hyper-threads, two a core: an even number of them.
     pub smt: bool,
-    /// They are on so many sockets, each with a last-level cache: a divisor of them, or of their
+    /// Sockets that they are on, each with a last-level cache: a divisor of them, or of their
     /// cores. Not of an exact host.
     pub sockets: u32,
     pub mem_mib: u32,

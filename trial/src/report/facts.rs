@@ -100,7 +100,7 @@ pub fn seal(seal: Option<&str>) -> Markup {
                     }
                     p { code { (seal) } }
                     p.note {
-                        "Whoever edits a bundle can write all its hashes anew, but this one is "
+                        "Whoever edits a bundle can write all its hashes again, but this one is "
                         "another one then."
                     }
                 },

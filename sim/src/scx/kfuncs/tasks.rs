@@ -62,7 +62,7 @@ pub unsafe extern "C" fn timer_start(sim: *mut c_void, timer: *mut Timer, ns: u6
         return -libc::EINVAL;
     }
     let at = state.m().now.saturating_add(ns);
-    // Started anew, it runs out once.
+    // Started again, it runs out once.
     state.armed.insert(timer as u64, at);
     state.timers.push((at, timer as u64));
     0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One thing that a host's scheduler sees, so many times; what it costs is counted from outside.
+//! One thing that a host's scheduler sees, N times; what it costs is counted from outside.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -40,7 +40,7 @@ enum Role {
         #[arg(long)]
         prepare: bool,
     },
-    /// Lets one thing happen on this host, so many times.
+    /// Lets one thing happen on this host, N times.
     Event(event::Event),
     /// Does one workload's work.
     Work(work::Work),

@@ -22,7 +22,7 @@ const FUNCTIONS: u32 = 60;
 pub fn run(time: Duration) -> Result<Measured> {
     write_sources(Path::new(DIR)).with_context(|| format!("cannot write {DIR}"))?;
     let jobs = available_parallelism().context("cannot tell how many CPUs there are")?;
-    // Everything anew, with as many jobs as people give to make.
+    // Everything again, with as many jobs as people give to make.
     let command = ["make", "--silent", "--always-make", "-C", DIR, &format!("-j{jobs}")];
     super::repeat::run(time, &command.map(String::from), "builds/s")
 }

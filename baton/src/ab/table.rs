@@ -6,7 +6,7 @@ use std::fmt::Write;
 use baton_report::columns::aligned;
 use baton_testbed::exact::Inputs;
 
-use crate::results::{Cell, Figures, Report, Row};
+use super::results::{Cell, Figures, Report, Row};
 
 const HEAD: [&str; 7] =
     ["", "median", "spread", "of the ideal (range)", "Jain", "PLE exits", "× EEVDF [95 %]"];
@@ -164,7 +164,7 @@ fn thousands(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::sample;
+    use crate::ab::results::tests::sample;
 
     #[test]
     fn figures_are_short() {

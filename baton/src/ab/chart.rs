@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::results::{Cell, Report, Row};
+use super::results::{Cell, Report, Row};
 
 const BAR: f64 = 26.0;
 const GAP: f64 = 6.0;
@@ -221,7 +221,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::sample;
+    use crate::ab::results::tests::sample;
 
     #[test]
     fn shows_shares_and_hangs() {

@@ -2,12 +2,19 @@
 //! Runs an experiment in front of the user: progress, table, files. `baton testbed ab` reads the
 //! experiment from a file; `baton demo` brings its own.
 
+mod against;
+mod chart;
+mod progress;
+mod results;
+mod table;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use baton_output::interrupt;
 use baton_output::{OutFile, note, open_all, say};
 use baton_testbed::ab::{self, HostSession, Notice, Record, Stop};
 use baton_testbed::cache::Cache;
@@ -16,14 +23,11 @@ use baton_testbed::host::HostOptions;
 use baton_testbed::plan::Event;
 use clap::Args;
 
-use crate::against::Earlier;
+use self::against::Earlier;
+use self::progress::Progress;
+use self::results::Report;
 use crate::host_args::HostArgs;
-use crate::progress::Progress;
-use crate::results::Report;
-use crate::{chart, peers, table};
-
-/// 128 + SIGINT.
-const INTERRUPTED: i32 = 130;
+use crate::peers;
 
 /// What the host needs beside its guests, MiB: kernel, its initramfs, QEMU of each guest.
 const HOST_MIB: u32 = 1536;
@@ -105,7 +109,7 @@ pub fn measure(
         Ok(()) => 0,
         Err(Stop::Interrupted) => {
             note("baton: interrupted");
-            INTERRUPTED
+            interrupt::STATUS
         }
         Err(Stop::Fault(what)) => {
             note(&format!("baton: {what}"));

@@ -11,7 +11,7 @@ use baton_testbed::exact::Inputs;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::results::Report;
+use super::results::Report;
 
 /// An earlier report, whose `--json` is in a file.
 pub struct Earlier {
@@ -101,7 +101,7 @@ fn list(names: &[impl AsRef<str>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::sample;
+    use crate::ab::results::tests::sample;
 
     fn report() -> Report {
         let inputs = Inputs {
