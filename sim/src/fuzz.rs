@@ -290,10 +290,11 @@ fn shares(scenario: &Scenario, outcome: &Outcome) -> Result<(), String> {
         return Ok(());
     }
     let weights: f64 = scenario.vms.iter().map(|vm| f64::from(vm.weight)).sum();
+    const TURN_S: f64 = 0.012;
     for (place, (vm, got)) in scenario.vms.iter().zip(&outcome.vms).enumerate() {
         let due = f64::from(vm.weight) / weights * outcome.pcpus as f64;
-        // One turn of 12 ms on each of its vCPUs, more or less, within so short a time.
-        let slack = SHARE_BOUND + 2.0 * 0.012 / scenario.seconds;
+        // One turn on each of its vCPUs, more or less, within so short a time.
+        let slack = SHARE_BOUND + 2.0 * TURN_S / scenario.seconds;
         if (got.used / due - 1.0).abs() > slack {
             return Err(format!(
                 "VM {place} got {:.2} pCPUs; its share is {due:.2} (weight {})",

@@ -124,3 +124,38 @@ fn links_lead_somewhere() {
     let text = "[a](nowhere.md#x) [b](https://x.y/z) [c](#here) [d](Cargo.toml)";
     assert_eq!(dead_links(&root().join("x.md"), text), ["no nowhere.md#x"]);
 }
+
+/// The crates of ours that a manifest depends on, without what its tests do.
+fn depends_on(manifest: &str) -> BTreeSet<String> {
+    let part = manifest.split("\n[dependencies]").nth(1).unwrap_or("");
+    let part = part.split("\n[").next().unwrap_or("");
+    let ours = part.lines().filter(|line| line.contains("path = "));
+    let names = ours.filter_map(|line| line.split(' ').next());
+    names.map(|name| name.trim_start_matches("baton-").to_string()).collect()
+}
+
+#[test]
+fn the_architecture_has_every_crate_and_what_it_depends_on() {
+    let text = read(&root().join("docs/ARCHITECTURE.md"));
+    let row = |name: &str| {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let last = row?.trim_end_matches(" |").rsplit(" | ").next()?;
+        Some(last.split('`').skip(1).step_by(2).map(String::from).collect::<BTreeSet<_>>())
+    };
+    let mut wrong = Vec::new();
+    for manifest in all("Cargo.toml") {
+        let within = manifest.strip_prefix(root()).unwrap().parent().unwrap();
+        let name = within.display().to_string();
+        // The workspace itself, and folders of a crate.
+        if name.is_empty() || within.components().count() > 1 {
+            continue;
+        }
+        let depends = depends_on(&read(&manifest));
+        if row(&name).as_ref() != Some(&depends) {
+            wrong.push(format!("{name}: {:?}, not {depends:?}", row(&name)));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let manifest = "[package]\n\n[dependencies]\nbaton-a = { path = \"../a\" }\nb = \"1\"\n\n[x]\n";
+    assert_eq!(depends_on(manifest), ["a".to_string()].into());
+}
