@@ -60,6 +60,12 @@ fn files_and_functions_are_small() {
 }
 
 #[test]
+fn the_readme_is_short() {
+    let lines = read(&root().join("README.md")).lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
+
+#[test]
 fn large_ones_are_found() {
     assert_eq!(too_long(&"x\n".repeat(501)), ["501 lines"]);
     let body = "    x;\n".repeat(79);
