@@ -63,6 +63,9 @@ pub struct VmMetrics {
     pub useful: u64,
     #[stat(desc = "Boosts after which the spinner spun again within 200 µs of CPU time")]
     pub useless: u64,
+    #[stat(desc = "Time since its vCPUs' threads became vCPUs, all together, in milliseconds")]
+    #[serde(default)]
+    pub watched_ms: f64,
     #[stat(desc = "Each vCPU, by KVM's number; with the argument vcpus alone")]
     pub by_vcpu: BTreeMap<u32, VcpuMetrics>,
 }
@@ -82,6 +85,7 @@ impl VmMetrics {
             wakeup_us: percentile_us(&wakeups, 50),
             wakeup99_us: percentile_us(&wakeups, 99),
             wakeups,
+            watched_ms: grown(self.watched_ms, before.watched_ms),
             ran_ms: grown(self.ran_ms, before.ran_ms),
             ready_ms: grown(self.ready_ms, before.ready_ms),
             ready_only_ms: grown(self.ready_only_ms, before.ready_only_ms),

@@ -85,6 +85,7 @@ pub fn vm(vm: &vm_ctx, name: String, vcpus: &[vcpu_report]) -> VmMetrics {
         boosts: t.boosts,
         useful: t.useful,
         useless: t.useless,
+        watched_ms: vcpus.iter().map(|vcpu| ms(vcpu.age_ns)).sum(),
         by_vcpu: vcpus.iter().map(|of| (of.vcpu_id, vcpu(of))).collect(),
     }
 }

@@ -34,6 +34,7 @@ fn vm(key: String, told: VmMetrics) -> VmSample {
             ready: told.ready_only_ms,
             costop: Some(told.costop_ms),
             throttled: Some(told.throttled_ms),
+            watched: (told.watched_ms > 0.0).then_some(told.watched_ms),
         },
         poll: None,
         more: Some(VmMore {
@@ -58,6 +59,7 @@ fn vcpu(id: u32, told: &VcpuMetrics) -> VcpuSample {
         ready: told.ready_only_ms,
         costop: Some(told.costop_ms),
         throttled: Some(told.throttled_ms),
+        watched: Some(told.watched_ms),
     };
     VcpuSample { id, tid: told.tid, cpu: told.cpu, times }
 }

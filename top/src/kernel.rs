@@ -174,7 +174,7 @@ mod tests {
         let mut kernel = Kernel::default();
         let vms = kernel.sample(&host);
         assert_eq!((vms.len(), vms[0].nr_vcpus, vms[0].pid), (1, 2, 70));
-        let expected = Times { ran: 3.0, ready: 0.5, costop: None, throttled: None };
+        let expected = Times { ran: 3.0, ready: 0.5, ..Times::default() };
         assert_eq!(vms[0].times, expected);
         // What is read is no number, or nothing.
         let task = root.path().join("proc/70/task");

@@ -161,9 +161,15 @@ fn yield_rates(before: &Yields, now: &Yields, seconds: f64) -> YieldRates {
     }
 }
 
-/// Of `count` vCPUs.
-fn parts(before: &Times, now: &Times, count: f64, seconds: f64) -> Parts {
-    let all = count * seconds * 1e3;
+/// The ms that passed for what `count` vCPUs did, between two answers: by the clock of whoever told,
+/// if it has one.
+fn passed(before: &Times, now: &Times, count: f64, seconds: f64) -> f64 {
+    let watched = now.watched.zip(before.watched).map(|(now, before)| now - before);
+    watched.filter(|ms| *ms > 0.0).unwrap_or(count * seconds * 1e3)
+}
+
+/// As a part of `all`, ms.
+fn parts(before: &Times, now: &Times, all: f64) -> Parts {
     let grown = |now: f64, before: f64| percent(now - before, all);
     let optional = |now: Option<f64>, before: Option<f64>| {
         now.zip(before).map(|(now, before)| grown(now, before))
@@ -178,9 +184,14 @@ fn parts(before: &Times, now: &Times, count: f64, seconds: f64) -> Parts {
 
 fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
     let count = f64::from(now.nr_vcpus.max(1));
+    // The time of vCPUs that came or went is in no difference.
+    let same = now.nr_vcpus == before.nr_vcpus;
+    let by_clock = count * seconds * 1e3;
+    let all = if same { passed(&before.times, &now.times, count, seconds) } else { by_clock };
+    let by_vm = all / (count * 1e3);
     let more = now.more.as_ref().zip(before.more.as_ref()).map(|(now, before)| {
-        let part = |now: f64, before: f64| percent(now - before, count * seconds * 1e3);
-        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let part = |now: f64, before: f64| percent(now - before, all);
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / by_vm;
         let boosts = now.boosts.saturating_sub(before.boosts);
         let useful = now.useful.saturating_sub(before.useful);
         MoreRates {
@@ -188,16 +199,17 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
             spread: now.spread,
             spin: part(now.spin_ms, before.spin_ms),
             poll: part(now.poll_ms, before.poll_ms),
-            ipi_wait: (now.ipi_wait_ms - before.ipi_wait_ms).max(0.0) / seconds,
+            ipi_wait: (now.ipi_wait_ms - before.ipi_wait_ms).max(0.0) / by_vm,
             spins: rate(now.spins, before.spins),
-            boosts: boosts as f64 / seconds,
+            boosts: boosts as f64 / by_vm,
             useful: (boosts > 0).then(|| percent(useful as f64, boosts as f64).min(100.0)),
             wake99: wake99(&before.wakeups, &now.wakeups),
         }
     });
     let vcpu = |vcpu: &VcpuSample| {
         let old = before.vcpus.iter().find(|old| (old.id, old.tid) == (vcpu.id, vcpu.tid))?;
-        let parts = parts(&old.times, &vcpu.times, 1.0, seconds);
+        let all = passed(&old.times, &vcpu.times, 1.0, seconds);
+        let parts = parts(&old.times, &vcpu.times, all);
         Some(VcpuRates { id: vcpu.id, tid: vcpu.tid, cpu: vcpu.cpu, parts })
     };
     let thread = |thread: &ThreadSample| {
@@ -211,7 +223,7 @@ fn vm_rates(before: &VmSample, now: &VmSample, seconds: f64) -> VmRates {
         name: now.name.clone(),
         pid: now.pid,
         nr_vcpus: now.nr_vcpus,
-        parts: parts(&before.times, &now.times, count, seconds),
+        parts: parts(&before.times, &now.times, all),
         poll: now.poll,
         more,
         vcpus: now.vcpus.iter().filter_map(vcpu).collect(),
@@ -236,7 +248,7 @@ mod tests {
 
     fn vm(key: &str, ran: f64, ready: f64) -> VmSample {
         let costop = Some(100.0);
-        let times = Times { ran, ready, costop, throttled: None };
+        let times = Times { ran, ready, costop, ..Times::default() };
         VmSample { key: key.into(), nr_vcpus: 2, times, ..VmSample::default() }
     }
 
@@ -297,5 +309,29 @@ mod tests {
             }),
             Some(1048.576)
         );
+    }
+
+    /// On a crowded host scx_baton took a third of a second longer to answer the second time: %RDY
+    /// was 130.
+    #[test]
+    fn an_answer_that_comes_late_counts_for_the_time_that_passed() {
+        let times = |ran: f64, ready: f64, watched: f64| Times {
+            ran,
+            ready,
+            costop: Some(0.0),
+            throttled: Some(0.0),
+            watched: Some(watched),
+        };
+        let vm = |times: Times, each: Times| VmSample {
+            times,
+            vcpus: vec![VcpuSample { id: 0, tid: 9, cpu: 0, times: each }],
+            ..vm("a", 0.0, 0.0)
+        };
+        let before = sample(1.0, vec![vm(times(0.0, 0.0, 500.0), times(0.0, 0.0, 250.0))]);
+        let late = vm(times(520.0, 2080.0, 3100.0), times(260.0, 1040.0, 1550.0));
+        let rates = Rates::between(&before, &sample(2.0, vec![late]));
+        for parts in [&rates.vms[0].parts, &rates.vms[0].vcpus[0].parts] {
+            assert_eq!((parts.run, parts.ready, parts.wait), (20.0, 80.0, 0.0));
+        }
     }
 }

@@ -103,6 +103,10 @@ pub struct Times {
     pub costop: Option<f64>,
     /// By cpu.max.
     pub throttled: Option<f64>,
+    /// What scx_baton had seen of it when it took these, since it became a vCPU: it answers later
+    /// than it was asked, and on a crowded host much later at times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
