@@ -161,8 +161,8 @@ fn yield_rates(before: &Yields, now: &Yields, seconds: f64) -> YieldRates {
     }
 }
 
-/// The ms that passed for what `count` vCPUs did, between two answers: by the clock of whoever told,
-/// if it has one.
+/// The ms that passed for what `count` vCPUs did, between two answers: by the clock of whoever
+/// told, if it has one.
 fn passed(before: &Times, now: &Times, count: f64, seconds: f64) -> f64 {
     let watched = now.watched.zip(before.watched).map(|(now, before)| now - before);
     watched.filter(|ms| *ms > 0.0).unwrap_or(count * seconds * 1e3)

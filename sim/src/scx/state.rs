@@ -246,6 +246,7 @@ fn idle_task() -> TaskStruct {
 }
 
 /// The root's record, and one for each group.
+#[expect(clippy::vec_box, reason = "addresses must stay")]
 fn cgroups(groups: &[Group]) -> Vec<Box<Cgroup>> {
     let mut cgroups = Vec::new();
     for index in 0..=groups.len() as i32 {
