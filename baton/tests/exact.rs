@@ -23,7 +23,7 @@ const OBSERVED: &str = "\
     cat /tmp/figures /proc/uptime";
 
 fn options() -> HostOptions {
-    // As in host.rs, so that one host is booted for both.
+    // As in baton/tests/host/, so that one host is booted for both.
     let exact = Exact { mips: 100, ..Exact::default() };
     HostOptions { mem_mib: 1024, exact: Some(exact), ..HostOptions::default() }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! scx_baton on the host that QEMU emulates, in real time: several last-level caches, and CPUs that
-//! go and come back, which miss interrupts on the exact host of host.rs; other machines and
-//! kernels, which boot faster here. What is asserted is order and correctness: emulated time is no
-//! measure.
+//! go and come back, which miss interrupts on the exact host of baton/tests/host/; other machines
+//! and kernels, which boot faster here. What is asserted is order and correctness: emulated time is
+//! no measure.
 
 mod script;
 

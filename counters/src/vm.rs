@@ -63,7 +63,9 @@ pub struct VmMetrics {
     pub useful: u64,
     #[stat(desc = "Boosts after which the spinner spun again within 200 µs of CPU time")]
     pub useless: u64,
-    #[stat(desc = "Time since its vCPUs' threads became vCPUs, all together, in milliseconds")]
+    #[stat(
+        desc = "Time since its vCPUs became vCPUs, all together, in milliseconds; 0: not known of all"
+    )]
     #[serde(default)]
     pub watched_ms: f64,
     #[stat(desc = "Each vCPU, by KVM's number; with the argument vcpus alone")]

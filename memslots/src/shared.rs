@@ -19,8 +19,9 @@ use crate::sync::{AtomicPtr, Ordering};
 /// let mut slots = MemSlots::new();
 /// let mut reader = slots.reader(); // One for each vCPU thread.
 ///
-/// slots.set(Slot { id: 0, flags: Flags::NONE, base_gfn: 0, npages: 0x100, backing: 0x7000_0000u64
-/// })?; assert_eq!(reader.find(0x42).map(|slot| slot.backing), Some(0x7000_0000));
+/// let flags = Flags::NONE;
+/// slots.set(Slot { id: 0, flags, base_gfn: 0, npages: 0x100, backing: 0x7000_0000u64 })?;
+/// assert_eq!(reader.find(0x42).map(|slot| slot.backing), Some(0x7000_0000));
 ///
 /// slots.delete(0)?;
 /// assert!(reader.find(0x42).is_none());

@@ -80,7 +80,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	c->kicked = 0;
 	c->brief = 0;
 	c->idle_look = 0;
-	/* A spinner that goes on is not picked anew. */
+	/* A spinner that goes on is not picked again. */
 	goes_on = c->resuming == p->pid;
 	picked = !goes_on && !t->boosted;
 	c->resuming = 0;
@@ -333,7 +333,7 @@ void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *fro
 
 	if (t)
 		t->weight_gen = 0;
-	/* Found anew as its vCPUs run. */
+	/* Found again as its vCPUs run. */
 	if (vm)
 		vm->levels = 0;
 }

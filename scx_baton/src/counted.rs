@@ -54,6 +54,8 @@ pub fn vm(vm: &vm_ctx, name: String, vcpus: &[vcpu_report]) -> VmMetrics {
         t.throttled_ns += open.throttled_ns;
     }
     let ms = |ns: u64| ns as f64 / 1e6;
+    // Of some of them the sum is of no use: the next one may be of others.
+    let all = vcpus.len() as i64 == i64::from(vm.nr_vcpus);
     VmMetrics {
         name,
         vcpus: vm.nr_vcpus.max(0) as u64,
@@ -85,7 +87,7 @@ pub fn vm(vm: &vm_ctx, name: String, vcpus: &[vcpu_report]) -> VmMetrics {
         boosts: t.boosts,
         useful: t.useful,
         useless: t.useless,
-        watched_ms: vcpus.iter().map(|vcpu| ms(vcpu.age_ns)).sum(),
+        watched_ms: if all { vcpus.iter().map(|vcpu| ms(vcpu.age_ns)).sum() } else { 0.0 },
         by_vcpu: vcpus.iter().map(|of| (of.vcpu_id, vcpu(of))).collect(),
     }
 }

@@ -7,7 +7,7 @@ use crate::counted;
 use anyhow::{Context, Result, bail};
 use baton_counters::Metrics;
 use libbpf_rs::{MapCore, MapFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 
 impl Scheduler<'_> {
@@ -41,9 +41,10 @@ impl Scheduler<'_> {
         Ok(counted::host(&sum, self.began.elapsed(), self.policy.clone(), by_vm))
     }
 
-    /// The threads of vCPUs, by their VM's slot.
-    fn threads(&self) -> Result<BTreeMap<u32, Vec<i32>>> {
-        let mut by_slot: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
+    /// The threads of vCPUs, by their VM's slot. Keys of a map that changes meanwhile may come
+    /// twice.
+    fn threads(&self) -> Result<BTreeMap<u32, BTreeSet<i32>>> {
+        let mut by_slot: BTreeMap<u32, BTreeSet<i32>> = BTreeMap::new();
         for bytes in self.skel.maps.vcpus.keys() {
             let Some(vcpu) = self.skel.maps.vcpus.lookup(&bytes, MapFlags::ANY)? else { continue };
             let pid = vcpu.get(offset_of!(vcpu_ctx, pid)..).and_then(|bytes| bytes.first_chunk());
@@ -52,7 +53,7 @@ impl Scheduler<'_> {
             by_slot
                 .entry(slot_of(u64::from_ne_bytes(*key)))
                 .or_default()
-                .push(i32::from_ne_bytes(*pid));
+                .insert(i32::from_ne_bytes(*pid));
         }
         Ok(by_slot)
     }

@@ -36,8 +36,8 @@ pub struct Cold {
 /// As large as `struct kvm_memory_slot` of Linux 3.18: 80 bytes with the rest of the slot.
 type Backing = [u64; 7];
 
-/// Slots in the order of their frames, as KVM sorts them: by size before the seed, by frame after
-/// it.
+/// Slots in the order of their frames, as KVM sorts them: by size before Mammedov's patches, by
+/// frame after it.
 fn layout(slots: usize, dice: &mut Xoshiro256PlusPlus) -> Vec<Slot<Backing>> {
     let mut base_gfn = 0x100;
     (0..slots as u32)
@@ -115,7 +115,7 @@ pub fn time(slots: usize, random: bool) -> Times {
             }
             by_size[last].base_gfn
         }));
-        // search_memslots() as the seed leaves it.
+        // search_memslots() as the patches leave it.
         samples[2].push(loop_over(&gfns, |gfn| {
             if !by_frame[last_frame].contains(gfn) {
                 let (mut start, mut end) = (0, by_frame.len());

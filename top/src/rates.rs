@@ -334,4 +334,18 @@ mod tests {
             assert_eq!((parts.run, parts.ready, parts.wait), (20.0, 80.0, 0.0));
         }
     }
+
+    /// An answer in which a vCPU was missing has no such sum.
+    #[test]
+    fn without_the_time_of_all_vcpus_the_clock_counts() {
+        let at = |ran, watched| {
+            let times = Times { ran, watched, ..Times::default() };
+            VmSample { times, ..vm("a", 0.0, 0.0) }
+        };
+        for (before, now) in [(None, Some(9e6)), (Some(9e6), None), (Some(9e6), Some(9e6))] {
+            let (before, now) = (at(0.0, before), at(1000.0, now));
+            let rates = Rates::between(&sample(1.0, vec![before]), &sample(2.0, vec![now]));
+            assert_eq!(rates.vms[0].parts.run, 50.0);
+        }
+    }
 }

@@ -55,7 +55,7 @@ pub enum Sim {
     Show(show::Show),
     /// What a scenario says, in words, with every default
     Explain(Named),
-    /// The tables and claims of the seed documents: theirs, ours, and what agrees
+    /// The tables and claims of papers, talks and patches: theirs, ours, and what agrees
     Reproduce(reproduce::Reproduce),
     /// Random scenarios with faults, and invariants that must hold: the scheduler's test rig
     #[command(after_help = legend::FUZZ)]

@@ -18,7 +18,9 @@ fn root() -> PathBuf {
 fn files(dir: &Path, end: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         let name = entry.file_name().unwrap().to_string_lossy().into_owned();
-        if entry.is_dir() && !name.starts_with('.') && name != "target" {
+        // Cargo marks what it builds into, whatever its name.
+        let ours = || !entry.is_symlink() && !entry.join("CACHEDIR.TAG").exists();
+        if entry.is_dir() && !name.starts_with('.') && ours() {
             files(&entry, end, found);
         } else if name.ends_with(end) {
             found.push(entry);

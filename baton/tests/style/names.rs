@@ -24,10 +24,11 @@ fn quoted(text: &str) -> Vec<&str> {
 
 /// Tests that a document names: their names are sentences.
 fn tests_named(text: &str) -> Vec<&str> {
-    let sentence = |word: &&str| word.matches('_').count() >= 4 && word.chars().all(is_word);
+    let sentence = |word: &&str| word.matches('_').count() >= 3 && word.chars().all(is_word);
     let lower = |word: &&str| !word.chars().any(|c| c.is_ascii_uppercase());
-    // Series of metrics have such names, too.
-    let series = |word: &&str| word.starts_with("baton_") || word.starts_with("kubevirt_");
+    // Series of metrics have such names, too, and functions of the kernel.
+    const OTHERS: [&str; 5] = ["baton_", "kubevirt_", "kvm_", "svm_", "cpu_"];
+    let series = |word: &&str| OTHERS.iter().any(|start| word.starts_with(start));
     text.split(|c: char| !is_word(c))
         .filter(sentence)
         .filter(lower)

@@ -21,10 +21,11 @@ fn too_long(text: &str) -> Vec<String> {
 
 /// The name of the function that begins on this line.
 fn function(line: &str) -> Option<&str> {
-    const BEFORE: [&str; 6] = ["", "pub ", "pub(super) ", "pub(crate) ", "unsafe ", "pub unsafe "];
+    const BEFORE: [&str; 7] =
+        ["pub", "pub(super)", "pub(crate)", "unsafe", "const", "extern", "\"C\""];
     let (before, after) = line.trim_start().split_once("fn ")?;
     let name = after.split(['(', '<']).next()?;
-    BEFORE.contains(&before).then_some(name)
+    before.split_whitespace().all(|word| BEFORE.contains(&word)).then_some(name)
 }
 
 /// Functions of Rust, by name; a function ends where its first line's indentation does.
@@ -52,7 +53,8 @@ fn files_and_functions_are_small() {
     files.retain(|file| !LARGE_FILES.iter().any(|(known, _)| file.starts_with(known)));
     assert!(files.is_empty(), "over {MOST_LINES} lines: {files:#?}");
     let mut functions = in_all(".rs", |path, text| {
-        let of_tests = path.components().any(|part| part.as_os_str() == "tests");
+        let within = path.strip_prefix(root()).unwrap_or(path);
+        let of_tests = within.components().any(|part| part.as_os_str() == "tests");
         if of_tests { Vec::new() } else { long_functions(text) }
     });
     functions.retain(|name| !LARGE_FUNCTIONS.iter().any(|(known, _)| name == known));

@@ -94,8 +94,8 @@ impl Fair {
         }
     }
 
-    /// A tick of a pCPU: does it balance within its domains, and which idle pCPU is to (`
-    /// nohz_balancer_kick()`)?
+    /// A tick of a pCPU: does it balance within its domains, and which idle pCPU is to
+    /// (`nohz_balancer_kick()`)?
     pub fn balance(&mut self, m: &mut Machine, cpu: u32) {
         let ticks = self.rqs[cpu as usize].ticks;
         let sizes = self.domains[cpu as usize];

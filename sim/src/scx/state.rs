@@ -200,7 +200,6 @@ impl Inner {
         fine
     }
 
-    /// In the order of queueing.
     /// A CPU that a scheduler names.
     pub fn cpu(&mut self, cpu: i32) -> Option<u32> {
         let known = u32::try_from(cpu).ok().filter(|cpu| (*cpu as usize) < self.local.len());
