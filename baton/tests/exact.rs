@@ -11,7 +11,7 @@ use std::time::Duration;
 use baton_testbed::ab::exact::conduct;
 use baton_testbed::ab::{Notice, Record};
 use baton_testbed::boot;
-use baton_testbed::exact::{self, Cpu, Exact, MAX_MIB, MAX_PCPUS, Ready};
+use baton_testbed::exact::{Cpu, Exact, MAX_MIB, MAX_PCPUS, Ready};
 use baton_testbed::experiment::Experiment;
 use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
 

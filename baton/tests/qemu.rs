@@ -7,7 +7,7 @@
 mod script;
 
 use baton_testbed::boot;
-use baton_testbed::host::{Exec, Host, HostError, HostOptions, Stream};
+use baton_testbed::host::{Exec, HostError, HostOptions, Stream};
 use script::{Findings, GUESTS, LOST, logs};
 use std::time::Duration;
 
