@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whom a directed yield goes to, and how it is handed the pCPU.
+ * Whom a directed yield goes to, and how it is handed the pCPU. Who is boosted, and why:
+ *
+ *  reason      | a vCPU that does not run, and                | gets the pCPU of  | for
+ *  YIELD_IPI   | has not taken the spinner's IPI              | the spinner       | 250 us
+ *  YIELD_KVM   | KVM proposes: it was preempted in the        | the spinner       | what is left of
+ *              | guest's kernel, and may hold a lock          |                   | the slice, 1 ms
+ *  YIELD_KICK  | KVM names: it was handed a lock, or is the   | the vCPU that     | at least
+ *              | preempted target of an IPI                   | does not spin     |
+ *  YIELD_SENT  | is sent an IPI, before anybody spins         | a third sibling   | 250 us
+ *              | (lend.bpf.h)                                 |                   |
  */
 #ifndef BATON_YIELD_BPF_H
 #define BATON_YIELD_BPF_H
