@@ -3,13 +3,13 @@
 
 use anyhow::Result;
 
-use crate::fair::{Fair, Kind};
+use crate::fair::Fair;
 use crate::guest::{GuestTask, TaskState, Vm};
 use crate::keys::ensure_key;
 use crate::locks::Locks;
 use crate::machine::{CpuSet, Group, Machine, NONE, Ns, Scheduler, State, Task};
-use crate::scenario::{Noise, Scenario, VmSpec};
-use crate::scx::{self, Scx};
+use crate::scenario::{Made, Noise, Scenario, VmSpec, made, object};
+use crate::scx::Scx;
 use crate::sim::{HostThread, Setup, Sim};
 use crate::slots::Slots;
 
@@ -175,20 +175,12 @@ impl Parts<'_> {
 
     fn scheduler(&mut self) -> Result<Box<dyn Scheduler>> {
         let Parts { scenario, machine, groups, .. } = self;
-        let fair = |kind, debooster| -> Box<dyn Scheduler> {
-            Box::new(Fair::new(kind, debooster, machine, groups))
-        };
-        Ok(match scenario.scheduler.as_str() {
-            "cfs" => fair(Kind::Cfs, false),
-            "cfs-debooster" => fair(Kind::Cfs, true),
-            "eevdf" => fair(Kind::Eevdf, false),
-            "eevdf-debooster" => fair(Kind::Eevdf, true),
-            name => {
-                let object = scx::object(name, &scenario.scheduler_file)?;
-                let policy = scenario.yield_reasons()?;
-                Box::new(Scx::new(&object, machine, groups, &policy, scenario.seed)?)
-            }
-        })
+        let (name, file) = (&scenario.scheduler, &scenario.scheduler_file);
+        if let Some(Made::Fair { kind, debooster }) = made(name) {
+            return Ok(Box::new(Fair::new(kind, debooster, machine, groups)));
+        }
+        let (object, policy) = (object(name, file)?, scenario.yield_reasons()?);
+        Ok(Box::new(Scx::new(&object, machine, groups, &policy, scenario.seed)?))
     }
 }
 

@@ -35,7 +35,7 @@ pub fn list() -> String {
         workload::list().iter().map(|(name, what)| (name.to_string(), what.to_string())).collect(),
     );
     let mut schedulers: Vec<(String, String)> =
-        SCHEDULERS.iter().map(|(name, what)| (name.to_string(), what.to_string())).collect();
+        SCHEDULERS.iter().map(|it| (it.name.to_string(), it.what.to_string())).collect();
     let own = "a sched_ext scheduler of yours in BPF C: clang compiles it natively, and nothing of \
                it is verified as the kernel would";
     schedulers.push(("FILE.bpf.c".into(), own.into()));

@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What comes with the simulator: machines, scenarios, schedulers.
-
-use std::path::Path;
-
-use anyhow::Result;
-
-use crate::keys::{did_you_mean, wrong};
-use crate::scx;
+//! Machines and scenarios that come with the simulator.
 
 /// Machines that come with the simulator, each with the sources of its figures.
 pub const MACHINES: [(&str, &str); 12] = [
@@ -54,41 +47,3 @@ pub const SCENARIOS: [(&str, &str); 27] = [
     ("attack-crowd", include_str!("../../scenarios/attack-crowd.toml")),
     ("attack-quotas", include_str!("../../scenarios/attack-quotas.toml")),
 ];
-
-/// Schedulers that come with the simulator, a line each.
-pub const SCHEDULERS: [(&str, &str); 7] = [
-    ("cfs", "the kernel's, with its buddies (Linux 2.6.24 to 6.5)"),
-    ("cfs-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
-    ("eevdf", "the kernel's (6.6 on)"),
-    ("eevdf-debooster", "the same; the spinner is held back (Ishiguro 2021)"),
-    ("scx_baton", "Baton's own BPF source"),
-    ("scx_fifo", "a small example, sim/examples/fifo.bpf.c"),
-    ("scx_vtime", "a small example, sim/examples/vtime.bpf.c"),
-];
-
-/// Whether a scheduler is a source of the user's, which is compiled.
-pub fn is_source(name: &str) -> bool {
-    name.ends_with(".bpf.c")
-}
-
-/// Whether a scheduler is the kernel's fair one.
-pub fn is_fair(name: &str) -> bool {
-    name.starts_with("cfs") || name.starts_with("eevdf")
-}
-
-/// Errors: it comes not with the simulator, and is no source that compiles.
-pub fn known(name: &str, file: &Path) -> Result<()> {
-    if SCHEDULERS.iter().any(|(known, _)| *known == name) {
-        return Ok(());
-    }
-    let names = SCHEDULERS.map(|(name, _)| name);
-    if !is_source(name) {
-        let why = format!(
-            "there is no scheduler \"{name}\"{}; there are {}, and files that end in .bpf.c",
-            did_you_mean(name, &names),
-            names.join(", ")
-        );
-        return Err(wrong("scheduler", why));
-    }
-    scx::object(name, file).map(drop).map_err(|error| wrong("scheduler", format!("{error:#}")))
-}

@@ -4,8 +4,8 @@
 use anyhow::{Result, ensure};
 use toml::Table;
 
-use super::builtin;
 use super::records::{Host, Scenario, ThreadSpec, VmSpec, weight};
+use super::schedulers;
 use crate::guest::Op;
 use crate::keys::{ensure_key, inside, typed, wrong};
 use crate::kvm::{HaltPoll, Kvm};
@@ -74,7 +74,7 @@ impl Scenario {
         for place in 0..self.faults.len() {
             self.fault(place, pcpus, vcpus + threads + noise)?;
         }
-        builtin::known(&self.scheduler, &self.scheduler_file)
+        schedulers::known(&self.scheduler, &self.scheduler_file)
     }
 
     pub fn check_cgroups(&self) -> Result<()> {

@@ -5,9 +5,10 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-use super::builtin::{self, MACHINES};
+use super::builtin::MACHINES;
 use super::check::{checked_costs, checked_kvm};
 use super::records::{Host, Scenario, weight};
+use super::schedulers;
 use crate::keys::{did_you_mean, ensure_key, wrong};
 use crate::kvm::Kvm;
 use crate::machine::{Costs, Cpu, CpuSet};
@@ -86,7 +87,7 @@ impl Scenario {
         let mut costs = host.costs.clone();
         costs.extend(self.costs.clone());
         let mut costs = checked_costs(costs)?;
-        if !builtin::is_fair(&self.scheduler) {
+        if !schedulers::is_fair(&self.scheduler) {
             costs.switch_ns += costs.sched_ext_ns;
             costs.spin_exit_ns += costs.sched_ext_spin_ns;
             costs.resched_ns += costs.sched_ext_ns;

@@ -8,6 +8,7 @@ mod derive;
 mod fault;
 mod programs;
 mod records;
+mod schedulers;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,8 +16,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-pub use self::builtin::{MACHINES, SCENARIOS, SCHEDULERS, is_source, known};
+pub use self::builtin::{MACHINES, SCENARIOS};
 pub use self::records::{FaultSpec, Host, Noise, Scenario, ThreadSpec, VmSpec};
+pub use self::schedulers::{Made, SCHEDULERS, is_source, known, made, object};
 use crate::keys::{Change, Source, did_you_mean};
 
 /// Of a scenario's text: a thousand times the longest that ships.

@@ -15,9 +15,10 @@ use libloading::Library;
 
 use crate::scx::ffi::{Ops, Shim};
 
-static BATON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baton.so"));
-static FIFO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fifo.so"));
-static VTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vtime.so"));
+/// scx_baton, and the two examples.
+pub const BATON: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/baton.so"));
+pub const FIFO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fifo.so"));
+pub const VTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vtime.so"));
 
 /// The shim's headers, for schedulers that are compiled at run time.
 const HEADERS: [(&str, &str); 7] = [
@@ -43,17 +44,11 @@ const FLAGS: [&str; 8] = [
     "-Wl,-z,defs",
 ];
 
-/// The native object of a scheduler: scx_baton, an example (scx_fifo, scx_vtime), or else the BPF
-/// source `file`, which is compiled once, whatever becomes of it afterwards.
+/// The BPF source `file` as a native object. It is compiled once, whatever becomes of it
+/// afterwards.
 ///
 /// Errors: it does not compile; then with the compiler's words.
-pub fn object(name: &str, file: &Path) -> Result<Arc<[u8]>> {
-    match name {
-        "scx_baton" => return Ok(BATON.into()),
-        "scx_fifo" => return Ok(FIFO.into()),
-        "scx_vtime" => return Ok(VTIME.into()),
-        _ => {}
-    }
+pub fn compiled(file: &Path) -> Result<Arc<[u8]>> {
     static COMPILED: Mutex<BTreeMap<PathBuf, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
     // Who comes second waits for the first one's result.
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);

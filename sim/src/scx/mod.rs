@@ -22,7 +22,7 @@ use self::baton::Baton;
 use self::counters::WALK;
 use self::ffi::*;
 use self::load::Loaded;
-pub use self::load::object;
+pub use self::load::{BATON, FIFO, VTIME, compiled};
 use self::probes::Probes;
 pub use self::state::current_callback;
 use self::state::{At, CALLBACK, In, Inner};
