@@ -19,7 +19,11 @@ proptest! {
     }
 
     #[test]
-    fn a_sleeper_keeps_its_credit_and_no_more(base: u64, d in -1_000_000_000i64..1_000_000_000, credit in 0u64..50_000_000) {
+    fn a_sleeper_keeps_its_credit_and_no_more(
+        base: u64,
+        d in -1_000_000_000i64..1_000_000_000,
+        credit in 0u64..50_000_000,
+    ) {
         let woken = unsafe { t_wake_vtime(base.wrapping_add_signed(d), base, credit) };
         prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
     }

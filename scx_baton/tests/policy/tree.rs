@@ -9,7 +9,10 @@ const ALL: u64 = 1 << 40;
 proptest! {
     /// Children get the whole of what is divided, by weight, up to what rounding takes.
     #[test]
-    fn children_share_by_weight(share in 1u64 << 24..=ALL, weights in prop::collection::vec(1u32..10_000, 1..20)) {
+    fn children_share_by_weight(
+        share in 1u64 << 24..=ALL,
+        weights in prop::collection::vec(1u32..10_000, 1..20),
+    ) {
         let all: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let mut sum = 0;
         for weight in &weights {
@@ -23,7 +26,11 @@ proptest! {
 
     /// One that has not been counted yet, or nobody, takes no more than all.
     #[test]
-    fn a_child_never_gets_more_than_there_is(share in 0u64..=ALL, weight in 0u32..10_000, all in 0u64..20_000) {
+    fn a_child_never_gets_more_than_there_is(
+        share in 0u64..=ALL,
+        weight in 0u32..10_000,
+        all in 0u64..20_000,
+    ) {
         let part = unsafe { t_tree_share(share, weight, all) };
         prop_assert!(part <= share, "{part}");
     }

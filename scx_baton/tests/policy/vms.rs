@@ -258,7 +258,11 @@ proptest! {
 
     /// A gang runs near several caches if not even two have room for those of it that can run.
     #[test]
-    fn a_vm_is_far_that_needs_more_than_two_caches(vcpus in 0i32..1024, near in 1i32..64, online in 1i32..1024) {
+    fn a_vm_is_far_that_needs_more_than_two_caches(
+        vcpus in 0i32..1024,
+        near in 1i32..64,
+        online in 1i32..1024,
+    ) {
         let mut vm = vm();
         vm.nr_vcpus = vcpus;
         let runs = vcpus.min(online);
@@ -268,7 +272,11 @@ proptest! {
 
     /// Several run, and all that want to, together.
     #[test]
-    fn a_gang_is_whole_of_which_nobody_waits(running in -1i32..8, queued in -1i32..3, spread: bool) {
+    fn a_gang_is_whole_of_which_nobody_waits(
+        running in -1i32..8,
+        queued in -1i32..3,
+        spread: bool,
+    ) {
         let mut vm = vm();
         (vm.nr_running, vm.nr_queued, vm.spread) = (running, queued, spread.into());
         prop_assert_eq!(unsafe { t_vm_is_whole(&vm) }, running >= 2 && queued < 1 && !spread);
