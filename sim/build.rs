@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles scx_baton's BPF source, and the examples, as native shared objects.
+//! Compiles scx_baton's BPF source, and the examples, as native shared objects, and describes the
+//! shim's headers to Rust.
 
 use std::env;
 use std::path::Path;
@@ -35,4 +36,22 @@ fn main() {
             Err(error) => panic!("cannot run {clang}: {error} (see BPF_CLANG)"),
         }
     }
+    describe(Path::new(&out));
+}
+
+/// The records that the simulator and the objects share, and the kernel's constants.
+fn describe(out: &Path) {
+    bindgen::Builder::default()
+        .header("shim/include/bpf/bpf_helpers.h")
+        .clang_args(["-std=gnu11", "-Ishim/include"])
+        .allowlist_type(
+            "shim|shim_map|shim_intf|sched_ext_ops|kvm_vcpu|bpf_timer|bpf_map_type|scx_.*",
+        )
+        .allowlist_var("SHIM_.*|SCX_.*|PF_.*|E[A-Z0-9]+")
+        .prepend_enum_name(false)
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
+        .generate()
+        .expect("describing the shim's headers (libclang is needed, as for scx_baton)")
+        .write_to_file(out.join("shim.rs"))
+        .expect("cargo's OUT_DIR can be written");
 }

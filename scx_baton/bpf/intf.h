@@ -5,6 +5,8 @@
 #ifndef BATON_INTF_H
 #define BATON_INTF_H
 
+#include "counters.h"
+
 #ifndef __VMLINUX_H__
 #include <stdbool.h>
 
@@ -42,21 +44,11 @@ enum baton_limits {
 /* No struct kvm is there; a slot with this address is about to become free. */
 #define VM_DYING 1
 
-/* Where the time of a VM's vCPUs went, summed up; and what the yields were good for. */
+#define VM_TIME(name, words, meaning) u64 name;
 struct vm_times {
-	u64 ran_ns;
-	u64 ready_ns; /* waited for a pCPU */
-	u64 throttled_ns; /* waited for CPU time by cpu.max */
-	u64 costop_ns; /* of ready_ns, while a sibling ran: time in which the VM was torn apart */
-	u64 spin_ns; /* from one PAUSE exit to the next one at once */
-	u64 boost_ns; /* ran on the slices of spinners, or of siblings that lent their pCPU */
-	u64 owed_ns; /* from being sent an IPI, while not running, until it ran */
-	u64 spins; /* PAUSE exits */
-	u64 halts; /* HLT exits */
-	u64 boosts; /* yields by spinners that were carried out */
-	u64 useful; /* of them, those after which the spinner went on */
-	u64 useless; /* those after which it spun again at once */
+	VM_TIMES(VM_TIME)
 };
+#undef VM_TIME
 
 /* Where the time of one vCPU went since its thread became one, summed up where each part ends. */
 struct vcpu_times {
@@ -215,29 +207,11 @@ enum baton_count {
 	NR_COUNTS,
 };
 
+#define STAT(name, words, meaning) STAT_##name,
 enum baton_stat {
-	STAT_YIELDS, /* directed yields that KVM asked for */
-	STAT_OBEYED, /* the target runs on the yielder's slice */
-	STAT_MISSED_FOREIGN, /* target is not a vCPU of the same VM */
-	STAT_MISSED_RUNNING, /* target runs already */
-	STAT_MISSED_ASLEEP, /* target waits in no queue of ours */
-	STAT_MISSED_SPENT, /* the slice to donate was used up by yields before */
-	STAT_MISSED_RACED, /* target was gone when the pCPU came to take it */
-	STAT_REDIRECTED, /* to a better target than KVM's */
-	STAT_REFUSED, /* no policy asked for applies, or others would pay */
-	STAT_PLAIN_YIELDS, /* sched_yield(2) */
-	STAT_SPINS, /* PAUSE-loop exits and other spins that KVM noticed */
-	STAT_TURNS, /* turns that VMs have begun */
-	STAT_GANGS, /* turns in which two vCPUs or more ran at once */
-	STAT_STACKING_AVOIDED, /* wakeups kept off a pCPU where a sibling ran */
-	STAT_HOST_PREEMPTS, /* vCPUs preempted by a waking host thread */
-	STAT_VISITS, /* pCPUs that vCPUs of VMs behind their due took for a moment */
-	STAT_LENT, /* pCPUs that siblings lent to a vCPU that was sent an IPI */
-	STAT_POLLS_CUT, /* polling vCPUs preempted by a waking task */
-	STAT_CORES_LEFT, /* tasks that left a core that they shared for one that was idle */
-	STAT_BOOST_NS, /* CPU time of boosted vCPUs on donated slices */
-	BATON_NR_STATS,
+	BATON_STATS(STAT) BATON_NR_STATS,
 };
+#undef STAT
 
 struct baton_stats {
 	u64 count[BATON_NR_STATS];

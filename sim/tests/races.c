@@ -119,7 +119,7 @@ static int check(const char *what, void (*begins)(void), void (*first)(void), vo
 /* When the timer runs out, as it was started last. */
 static u64 timer_at;
 
-static s32 start_timer(void *sim, void *timer, u64 ns)
+static s32 start_timer(void *sim, struct bpf_timer *timer, u64 ns)
 {
 	step();
 	timer_at = ns;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim list`: what comes with the simulator.
 
-use baton_sim::counters::{COUNTERS, FAIR_COUNTERS, VM_TIMES, WALK};
+use anyhow::Result;
+use baton_sim::counters::{Counter, Counters, FAIR_COUNTERS, WALK};
 use baton_sim::program::STEPS;
 use baton_sim::scenario::{MACHINES, SCENARIOS, SCHEDULERS};
 use baton_sim::workload;
 
-pub fn list() -> String {
+/// Errors: no memory to look into scx_baton.
+pub fn list() -> Result<String> {
     let mut out = String::new();
     let mut section = |title: &str, lines: Vec<(String, String)>| {
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -40,11 +42,12 @@ pub fn list() -> String {
                it is verified as the kernel would";
     schedulers.push(("FILE.bpf.c".into(), own.into()));
     section("Schedulers:", schedulers);
-    let words = |all: &[(&str, &str)]| {
+    let baton = Counters::of_baton()?;
+    let words = |all: &[Counter]| {
         all.iter().map(|(name, what)| (name.to_string(), what.to_string())).collect()
     };
-    section("Counters of scx_baton, which 'run' prints below its table:", words(&COUNTERS));
-    section("Sums over all VMs, likewise:", words(&VM_TIMES));
+    section("Counters of scx_baton, which 'run' prints below its table:", words(&baton.of_host));
+    section("Sums over all VMs, likewise:", words(&baton.of_vms));
     section("A counter of any sched_ext scheduler:", words(&[WALK]));
     section("Counters of cfs and eevdf:", words(&FAIR_COUNTERS));
     let takes = |(name, takes, what): &(&str, &str, &str)| {
@@ -56,5 +59,5 @@ pub fn list() -> String {
     );
     out += "'baton sim show NAME' prints a scenario or machine, 'baton sim explain SCENARIO' says \
             what it means.\n";
-    out
+    Ok(out)
 }

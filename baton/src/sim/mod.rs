@@ -112,7 +112,7 @@ pub fn main(what: Sim) -> i32 {
         Sim::Reproduce(options) => reproduce::reproduce_all(options),
         Sim::Fuzz(options) => fuzz::fuzz_all(options),
         Sim::Neighbours(options) => neighbours::measure_all(options),
-        Sim::List => say(&list::list()),
+        Sim::List => list::list().and_then(|text| say(&text)),
         Sim::Show(options) => show::show(options),
         Sim::Explain(named) => named.read().and_then(|asked| say(&explain(&asked.scenario(&[])?)?)),
         Sim::Apart => apart::serve(),

@@ -8,6 +8,8 @@
 
 #include "vmlinux.h"
 
+struct bpf_timer;
+
 struct shim_iter {
 	u64 dsq;
 	u64 at; /* place of the simulator's cursor */
@@ -16,7 +18,6 @@ struct shim_iter {
 	u64 seq; /* tasks that were queued later are not seen */
 };
 
-/* The same order as in src/scx/ffi.rs. */
 struct shim {
 	void *sim;
 	u64 now;
@@ -59,8 +60,26 @@ struct shim {
 	struct cgroup *(*ancestor)(void *sim, struct cgroup *c, s32 level);
 
 	void (*exit)(void *sim, s64 code, const char *message, bool error);
-	s32 (*timer_start)(void *sim, void *timer, u64 ns);
+	s32 (*timer_start)(void *sim, struct bpf_timer *timer, u64 ns);
 	u32 (*random)(void *sim);
+};
+
+/* A counter of scx_baton. */
+struct shim_counter {
+	const char *name;
+	const char *meaning;
+	u32 place;
+};
+
+/* What baton.c takes from scx_baton/bpf/intf.h. */
+struct shim_intf {
+	u32 max_cpus;
+	u32 yield_ipi;
+	u32 yield_sent;
+	u32 nr_counters;
+	const struct shim_counter *counters;
+	u32 nr_vm_times;
+	const struct shim_counter *vm_times;
 };
 
 #ifdef SHIM_HOME

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The part of the kernel's types that sched_ext schedulers look at, for a scheduler that is
- * compiled natively and driven by the simulator. src/scx/ffi.rs has the same layouts.
+ * compiled natively and driven by the simulator.
  */
 #ifndef BATON_SHIM_VMLINUX_H
 #define BATON_SHIM_VMLINUX_H
@@ -34,6 +34,7 @@ typedef int pid_t;
 #define EEXIST 17
 #define EINVAL 22
 
+#define PF_VCPU 0x00000001
 #define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 #define PF_IDLE 0x00000002
@@ -81,6 +82,10 @@ struct kvm {
 	u64 index;
 };
 
+struct kvm_vcpu_stat {
+	u64 exits;
+};
+
 struct kvm_vcpu {
 	struct kvm *kvm;
 	s32 vcpu_id;
@@ -88,50 +93,65 @@ struct kvm_vcpu {
 	bool preempted;
 	bool ready;
 	u32 halt_poll_ns;
-	struct {
-		u64 exits;
-	} stat;
+	struct kvm_vcpu_stat stat;
 };
 
 /* include/linux/sched/ext.h, kernel/sched/ext/ */
 enum scx_public_consts {
 	SCX_OPS_NAME_LEN = 128,
+	SCX_SLICE_DFL = 20ULL * 1000 * 1000,
+	SCX_SLICE_INF = ~0ULL,
 };
 
-#define SCX_SLICE_DFL (20ULL * 1000 * 1000)
-#define SCX_SLICE_INF (~0ULL)
+enum scx_dsq_id_flags {
+	SCX_DSQ_FLAG_BUILTIN = 1ULL << 63,
+	SCX_DSQ_FLAG_LOCAL_ON = 1ULL << 62,
+	SCX_DSQ_INVALID = SCX_DSQ_FLAG_BUILTIN | 0,
+	SCX_DSQ_GLOBAL = SCX_DSQ_FLAG_BUILTIN | 1,
+	SCX_DSQ_LOCAL = SCX_DSQ_FLAG_BUILTIN | 2,
+	SCX_DSQ_LOCAL_ON = SCX_DSQ_FLAG_BUILTIN | SCX_DSQ_FLAG_LOCAL_ON,
+	SCX_DSQ_LOCAL_CPU_MASK = 0xffffffffULL,
+};
 
-#define SCX_DSQ_FLAG_BUILTIN (1ULL << 63)
-#define SCX_DSQ_FLAG_LOCAL_ON (1ULL << 62)
-#define SCX_DSQ_INVALID (SCX_DSQ_FLAG_BUILTIN | 0)
-#define SCX_DSQ_GLOBAL (SCX_DSQ_FLAG_BUILTIN | 1)
-#define SCX_DSQ_LOCAL (SCX_DSQ_FLAG_BUILTIN | 2)
-#define SCX_DSQ_LOCAL_ON (SCX_DSQ_FLAG_BUILTIN | SCX_DSQ_FLAG_LOCAL_ON)
-#define SCX_DSQ_LOCAL_CPU_MASK 0xffffffffULL
+enum scx_enq_flags {
+	SCX_ENQ_WAKEUP = 1,
+	SCX_ENQ_HEAD = 1ULL << 4,
+	SCX_ENQ_CPU_SELECTED = 1ULL << 10,
+	SCX_ENQ_PREEMPT = 1ULL << 32,
+	SCX_ENQ_REENQ = 1ULL << 40,
+	SCX_ENQ_LAST = 1ULL << 41,
+};
 
-#define SCX_ENQ_WAKEUP 1ULL
-#define SCX_ENQ_HEAD (1ULL << 4)
-#define SCX_ENQ_CPU_SELECTED (1ULL << 10)
-#define SCX_ENQ_PREEMPT (1ULL << 32)
-#define SCX_ENQ_REENQ (1ULL << 40)
-#define SCX_ENQ_LAST (1ULL << 41)
+enum scx_deq_flags {
+	SCX_DEQ_SCHED_CHANGE = 1ULL << 33,
+};
 
-#define SCX_KICK_IDLE 1ULL
-#define SCX_KICK_PREEMPT 2ULL
-#define SCX_KICK_WAIT 4ULL
+enum scx_kick_flags {
+	SCX_KICK_IDLE = 1 << 0,
+	SCX_KICK_PREEMPT = 1 << 1,
+	SCX_KICK_WAIT = 1 << 2,
+};
 
-#define SCX_TASK_QUEUED 1U
+enum scx_ent_flags {
+	SCX_TASK_QUEUED = 1 << 0,
+};
 
-#define SCX_PICK_IDLE_CORE 1ULL
-#define SCX_PICK_IDLE_IN_NODE 2ULL
+enum scx_pick_idle_cpu_flags {
+	SCX_PICK_IDLE_CORE = 1 << 0,
+	SCX_PICK_IDLE_IN_NODE = 1 << 1,
+};
 
-#define SCX_WAKE_TTWU 8ULL
-#define SCX_WAKE_SYNC 16ULL
+enum scx_wake_flags {
+	SCX_WAKE_TTWU = 8,
+	SCX_WAKE_SYNC = 16,
+};
 
-#define SCX_OPS_KEEP_BUILTIN_IDLE 1ULL
-#define SCX_OPS_ENQ_LAST 2ULL
-#define SCX_OPS_ENQ_EXITING 4ULL
-#define SCX_OPS_SWITCH_PARTIAL 8ULL
+enum scx_ops_flags {
+	SCX_OPS_KEEP_BUILTIN_IDLE = 1 << 0,
+	SCX_OPS_ENQ_LAST = 1 << 1,
+	SCX_OPS_ENQ_EXITING = 1 << 2,
+	SCX_OPS_SWITCH_PARTIAL = 1 << 3,
+};
 
 struct scx_init_task_args {
 	bool fork;

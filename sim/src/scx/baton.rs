@@ -1,42 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What is scx_baton's own: what its loader tells it of the host, and its counters.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 
 use anyhow::{Result, bail};
 
-use super::counters::{COUNTERS, VM_TIMES};
-use super::ffi::Map;
+use super::counters::{Counter, Counters};
+use super::ffi::{Intf, Map, Place};
 use super::load::Loaded;
 use crate::machine::{Machine, NONE};
-
-/// `struct shim_counter` of sim/shim/baton.c: where the counter of this name is.
-#[repr(C)]
-struct Place {
-    name: *const c_char,
-    place: u32,
-}
-
-/// `struct shim_intf` there: of scx_baton/bpf/intf.h.
-#[repr(C)]
-struct Intf {
-    max_cpus: u32,
-    yield_ipi: u32,
-    yield_sent: u32,
-    nr_counters: u32,
-    counters: *const Place,
-    nr_vm_times: u32,
-    vm_times: *const Place,
-}
 
 /// What is known of a scheduler that is Baton, or a variant of it.
 pub struct Baton {
     max_cpus: usize,
     /// Reasons for a yield that need to know who was sent an IPI.
     of_ipis: [u32; 2],
-    /// Where each of [`COUNTERS`] and of [`VM_TIMES`] is.
-    counters: Vec<u32>,
-    vm_times: Vec<u32>,
+    /// Name of each counter, and where it is.
+    counters: Vec<(&'static str, u32)>,
+    vm_times: Vec<(&'static str, u32)>,
 }
 
 impl Baton {
@@ -50,21 +31,21 @@ impl Baton {
             return Ok(None);
         }
         let Some(intf) = loaded.symbol::<*const Intf>("shim_intf") else { bail!(OLD) };
+        let known = Counters::of_baton()?;
         // SAFETY: a constant of this layout; its tables have as many records as it says, whose
         // names are C strings.
         unsafe {
             let intf = &*intf;
-            let places = |table: *const Place, n: u32, names: &[(&str, &str)]| {
+            let places = |table: *const Place, n: u32, known: &[Counter]| {
                 let table = std::slice::from_raw_parts(table, n as usize);
-                let of = |(name, _): &(&str, &str)| {
+                let of = |(name, _): &Counter| {
                     let named = |at: &&Place| CStr::from_ptr(at.name).to_bytes() == name.as_bytes();
-                    table.iter().find(named).map(|at| at.place)
+                    table.iter().find(named).map(|at| (*name, at.place))
                 };
-                names.iter().map(of).collect::<Option<Vec<u32>>>()
+                known.iter().filter_map(of).collect()
             };
-            let counters = places(intf.counters, intf.nr_counters, &COUNTERS);
-            let vm_times = places(intf.vm_times, intf.nr_vm_times, &VM_TIMES);
-            let (Some(counters), Some(vm_times)) = (counters, vm_times) else { bail!(OLD) };
+            let counters = places(intf.counters, intf.nr_counters, &known.of_host);
+            let vm_times = places(intf.vm_times, intf.nr_vm_times, &known.of_vms);
             let of_ipis = [intf.yield_ipi, intf.yield_sent];
             Ok(Some(Baton { max_cpus: intf.max_cpus as usize, of_ipis, counters, vm_times }))
         }
@@ -117,10 +98,9 @@ impl Baton {
             let sum = |place: u32| {
                 (0..cpus).map(|cpu| counts.add(cpu * record + place as usize).read()).sum()
             };
-            let counts =
-                COUNTERS.iter().zip(&self.counters).map(|((name, _), at)| (*name, sum(*at)));
-            let of_vms = VM_TIMES.iter().zip(&self.vm_times);
-            counts.chain(of_vms.map(|((name, _), at)| (*name, times(*at)))).collect()
+            let of_host = self.counters.iter().map(|(name, at)| (*name, sum(*at)));
+            let of_vms = self.vm_times.iter().map(|(name, at)| (*name, times(*at)));
+            of_host.chain(of_vms).collect()
         }
     }
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Which idle pCPU the kernel chooses (`kernel/sched/ext/idle.c`).
 
-use super::PICK_IDLE_CORE;
-use super::ffi::CpuMask;
+use super::ffi::{CpuMask, SCX_PICK_IDLE_CORE};
 use super::state::Inner;
 use crate::machine::{Machine, NONE};
 
@@ -41,7 +40,7 @@ impl Inner {
                     found = found.or_else(|| self.idle.iter().find(|cpu| idle(*cpu) && core(*cpu)));
                 }
             }
-            let only_cores = smt && flags & PICK_IDLE_CORE != 0;
+            let only_cores = smt && flags & u64::from(SCX_PICK_IDLE_CORE) != 0;
             let any = || {
                 (idle(prev).then_some(prev))
                     .or_else(|| self.idle.iter().find(|cpu| near(cpu) && idle(*cpu)))
@@ -73,7 +72,8 @@ impl Inner {
         let idle = || self.idle.iter().filter(allowed);
         let smt = m.cpus.iter().any(|cpu| cpu.sibling != NONE);
         let core = if smt { idle().find(|cpu| self.idle_core(m, *cpu)) } else { None };
-        let any = || if smt && flags & PICK_IDLE_CORE != 0 { None } else { idle().next() };
+        let any =
+            || if smt && flags & u64::from(SCX_PICK_IDLE_CORE) != 0 { None } else { idle().next() };
         let found = core.or_else(any)?;
         self.idle.remove(found);
         Some(found)

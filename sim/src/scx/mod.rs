@@ -28,32 +28,11 @@ pub use self::state::current_callback;
 use self::state::{At, CALLBACK, In, Inner};
 use crate::machine::{Group, Heeds, KvmEvent, Machine, NONE, Ns, Quota, Scheduler, State, Task};
 
-const LOCAL: u64 = 1 << 63 | 2;
-const GLOBAL: u64 = 1 << 63 | 1;
-const LOCAL_ON: u64 = 1 << 63 | 1 << 62;
-
-const ENQ_WAKEUP: u64 = 1;
-const ENQ_HEAD: u64 = 1 << 4;
-const ENQ_CPU_SELECTED: u64 = 1 << 10;
-const ENQ_PREEMPT: u64 = 1 << 32;
-const ENQ_LAST: u64 = 1 << 41;
-const OPS_ENQ_LAST: u64 = 2;
-const OPS_ENQ_EXITING: u64 = 4;
-const TASK_QUEUED: u32 = 1;
-const PF_KTHREAD: u32 = 0x0020_0000;
-const PF_EXITING: u32 = 4;
-const PF_VCPU: u32 = 1;
-const PICK_IDLE_CORE: u64 = 1;
-const DEQ_SCHED_CHANGE: u64 = 1 << 33;
-
 /// `SCX_WATCHDOG_MAX_TIMEOUT`, also what counts if the scheduler does not say.
 const WATCHDOG_MAX_NS: Ns = 30_000_000_000;
 
 /// In place of the address of a timer: the kernel's watchdog.
 const WATCHDOG: u64 = 0;
-
-const SLICE_DFL: u64 = 20_000_000;
-const SLICE_INF: u64 = u64::MAX;
 
 /// `SCX_DSP_DFL_MAX_BATCH`.
 const DISPATCH_BATCH: u32 = 32;
@@ -159,7 +138,12 @@ impl Scx {
             let group = if index == 0 { &root } else { &groups[index - 1] };
             let (period_us, quota_us, burst_us) = bandwidth(group.quota);
             let weight = group.weight;
-            let mut args = CgroupInitArgs { weight, period_us, quota_us, burst_us };
+            let mut args = CgroupInitArgs {
+                weight,
+                bw_period_us: period_us,
+                bw_quota_us: quota_us,
+                bw_burst_us: burst_us,
+            };
             let cgroup = &raw mut *self.state.cgroups[index];
             let error = call!(self, m, In::Unlocked, 0, cgroup_init(cgroup, &raw mut args));
             if let Some(error) = error.filter(|error| *error != 0) {
@@ -185,7 +169,7 @@ impl Scx {
         if before.0 == In::Nothing {
             state.looked = 0;
             self.shim.call += 1;
-            self.shim.callback = callback.as_ptr();
+            self.shim.callback = callback.as_ptr().cast();
             self.shim.callback_len = callback.len() as u64;
         }
         (state.context, state.callback) = (context, callback);
@@ -263,10 +247,10 @@ impl Scheduler for Scx {
         let p = self.p(curr);
         let in_guest = m.task(curr).vm != NONE && !self.outside[m.task(curr).vm as usize];
         if in_guest {
-            self.state.entry(curr).p.flags |= PF_VCPU;
+            self.state.entry(curr).p.flags |= PF_VCPU as u32;
         }
         call!(self, m, In::Locked, cpu, tick(p));
-        self.state.entry(curr).p.flags &= !PF_VCPU;
+        self.state.entry(curr).p.flags &= !PF_VCPU as u32;
         if self.state.entry(curr).p.scx.slice == 0 {
             m.resched(cpu);
         }
@@ -310,7 +294,7 @@ impl Scheduler for Scx {
     }
 
     fn exits(&mut self, task: u32) {
-        self.state.entry(task).p.flags |= PF_EXITING;
+        self.state.entry(task).p.flags |= PF_EXITING as u32;
     }
 
     fn leaves_guest(&mut self, vm: u32) {

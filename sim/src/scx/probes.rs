@@ -2,7 +2,7 @@
 //! KVM's events, for a scheduler that has probes into KVM (scx_baton's).
 
 use super::Scx;
-use super::ffi::{Kvm, KvmVcpu};
+use super::ffi::{Kvm, KvmVcpu, KvmVcpuStat};
 use super::load::Loaded;
 use super::state::In;
 use crate::machine::{KvmEvent, Machine};
@@ -71,7 +71,7 @@ impl Scx {
         // SAFETY: the record is in a box that stays, and nobody else uses it now.
         unsafe {
             match event {
-                KvmEvent::VcpuLoaded => (*vcpu).exits += 1,
+                KvmEvent::VcpuLoaded => (*vcpu).stat.exits += 1,
                 KvmEvent::Halts { poll_ns } => {
                     (*vcpu).halt_poll_ns = u32::try_from(poll_ns).unwrap_or(u32::MAX);
                 }
@@ -128,7 +128,7 @@ impl Scx {
                 preempted: false,
                 ready: false,
                 halt_poll_ns: 0,
-                exits: 0,
+                stat: KvmVcpuStat { exits: 0 },
             })
         })
     }

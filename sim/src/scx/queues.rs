@@ -3,8 +3,8 @@
 
 use std::cmp::Ordering;
 
+use super::ffi::*;
 use super::state::{At, Dsq, Inner};
-use super::{ENQ_HEAD, ENQ_PREEMPT, GLOBAL, LOCAL, LOCAL_ON};
 use crate::locks::Lock;
 use crate::machine::{Machine, NONE};
 
@@ -38,17 +38,17 @@ impl Inner {
     pub fn put(&mut self, m: &mut Machine, task: u32, dsq: u64, flags: u64) {
         let own = m.task(task).cpu;
         let local = match dsq {
-            LOCAL => Some(own),
-            _ if dsq & LOCAL_ON == LOCAL_ON => Some(dsq as u32),
+            SCX_DSQ_LOCAL => Some(own),
+            _ if dsq & SCX_DSQ_LOCAL_ON == SCX_DSQ_LOCAL_ON => Some(dsq as u32),
             _ => None,
         };
         self.seq += 1;
         // list_add() to the head for both.
-        let head = flags & (ENQ_HEAD | ENQ_PREEMPT) != 0;
+        let head = flags & (SCX_ENQ_HEAD | SCX_ENQ_PREEMPT) != 0;
         let seq = if head { (1 << 33) - self.seq } else { self.seq };
         let Some(cpu) = local else {
             let ordered = self.entry(task).ordered;
-            if let Some(queue) = self.queue_mut(dsq).filter(|_| dsq != GLOBAL) {
+            if let Some(queue) = self.queue_mut(dsq).filter(|_| dsq != SCX_DSQ_GLOBAL) {
                 if queue.order.is_empty() {
                     queue.by_vtime = ordered;
                 } else if queue.by_vtime != ordered {
@@ -58,7 +58,7 @@ impl Inner {
             }
             m.lock(Lock::Queue(dsq), self.here);
             self.waits_on(task, own);
-            if dsq == GLOBAL {
+            if dsq == SCX_DSQ_GLOBAL {
                 self.leaves_custody(task);
             } else {
                 self.entry(task).custody = true;
@@ -94,7 +94,7 @@ impl Inner {
         if cpu != own && !m.may_run(task, cpu) {
             if m.task(task).allowed.contains(cpu) {
                 self.entry(task).ordered = false;
-                return self.put(m, task, GLOBAL, flags);
+                return self.put(m, task, SCX_DSQ_GLOBAL, flags);
             }
             return self.fail(format!(
                 "{}() dispatches a task to CPU {cpu}, which its affinity forbids",
@@ -110,7 +110,7 @@ impl Inner {
         let running = m.cpus[cpu as usize].curr;
         if running == NONE {
             m.resched(cpu);
-        } else if flags & ENQ_PREEMPT != 0 {
+        } else if flags & SCX_ENQ_PREEMPT != 0 {
             self.entry(running).p.scx.slice = 0;
             m.resched(cpu);
         }
@@ -126,11 +126,11 @@ impl Inner {
     }
 
     pub fn queue(&self, dsq: u64) -> Option<&Dsq> {
-        if dsq == GLOBAL { Some(&self.global) } else { self.dsqs.get(&dsq) }
+        if dsq == SCX_DSQ_GLOBAL { Some(&self.global) } else { self.dsqs.get(&dsq) }
     }
 
     pub fn queue_mut(&mut self, dsq: u64) -> Option<&mut Dsq> {
-        if dsq == GLOBAL { Some(&mut self.global) } else { self.dsqs.get_mut(&dsq) }
+        if dsq == SCX_DSQ_GLOBAL { Some(&mut self.global) } else { self.dsqs.get_mut(&dsq) }
     }
 
     /// `rq->nr_running` counts it there.
@@ -168,7 +168,7 @@ impl Inner {
 
     /// `consume_global_dsq()`.
     pub fn take_global(&mut self, m: &mut Machine, cpu: u32) -> bool {
-        self.consume(m, GLOBAL, cpu)
+        self.consume(m, SCX_DSQ_GLOBAL, cpu)
     }
 
     /// The first of a queue that may run on `cpu`, to its own queue.
@@ -187,7 +187,7 @@ impl Inner {
             return false;
         };
         self.take(task);
-        self.put(m, task, LOCAL_ON | u64::from(cpu), 0);
+        self.put(m, task, SCX_DSQ_LOCAL_ON | u64::from(cpu), 0);
         true
     }
 }

@@ -11,7 +11,7 @@ impl Scx {
         let entry = self.state.entry(task);
         let ran = m.now - entry.runs_since;
         entry.runs_since = m.now;
-        if entry.p.scx.slice != SLICE_INF {
+        if entry.p.scx.slice != SCX_SLICE_INF {
             entry.p.scx.slice = entry.p.scx.slice.saturating_sub(ran);
         }
     }
@@ -20,10 +20,10 @@ impl Scx {
     pub fn enqueue(&mut self, m: &mut Machine, task: u32, flags: u64, on: u32) {
         if self.state.entry(task).direct.is_none() {
             // SAFETY: as in `call!`.
-            let enq_exiting = unsafe { (*self.ops).flags } & OPS_ENQ_EXITING != 0;
-            if self.state.entry(task).p.flags & PF_EXITING != 0 && !enq_exiting {
+            let enq_exiting = unsafe { (*self.ops).flags } & u64::from(SCX_OPS_ENQ_EXITING) != 0;
+            if self.state.entry(task).p.flags & PF_EXITING as u32 != 0 && !enq_exiting {
                 // On a pCPU that has nobody else and goes idle now, rq->curr is still this one.
-                self.state.entry(task).p.scx.slice = SLICE_DFL;
+                self.state.entry(task).p.scx.slice = SCX_SLICE_DFL;
                 let own = m.task(task).cpu;
                 if !m.may_run(task, own)
                     && let Some(cpu) = self.state.fallback(m, task)
@@ -41,8 +41,8 @@ impl Scx {
             let p = self.p(task);
             if call!(self, m, In::Enqueue, on, enqueue(p, flags)).is_none() {
                 self.state.entry(task).ordered = false;
-                self.state.entry(task).p.scx.slice = SLICE_DFL;
-                self.state.entry(task).direct = Some((GLOBAL, flags));
+                self.state.entry(task).p.scx.slice = SCX_SLICE_DFL;
+                self.state.entry(task).direct = Some((SCX_DSQ_GLOBAL, flags));
             }
         }
         match self.state.entry(task).direct.take() {
@@ -96,10 +96,10 @@ impl Scx {
             return (Some(next), false);
         }
         // SAFETY: as in `call!`.
-        let enq_last = unsafe { (*self.ops).flags } & OPS_ENQ_LAST != 0;
+        let enq_last = unsafe { (*self.ops).flags } & u64::from(SCX_OPS_ENQ_LAST) != 0;
         match prev {
             Some(prev) if !enq_last => {
-                self.state.entry(prev).p.scx.slice = SLICE_DFL;
+                self.state.entry(prev).p.scx.slice = SCX_SLICE_DFL;
                 (Some(prev), true)
             }
             _ => (None, false),
@@ -107,7 +107,7 @@ impl Scx {
     }
 
     pub fn wakes(&mut self, m: &mut Machine, task: u32, waker: u32) {
-        let mut flags = ENQ_WAKEUP;
+        let mut flags = SCX_ENQ_WAKEUP;
         let prev = m.task(task).cpu;
         let p = self.p(task);
         self.state.entry(task).direct = None;
@@ -121,8 +121,8 @@ impl Scx {
                 None => {
                     let (cpu, idle) = self.state.select(m, task, prev, None, 0);
                     if idle {
-                        self.state.entry(task).p.scx.slice = SLICE_DFL;
-                        self.state.entry(task).direct = Some((LOCAL, 0));
+                        self.state.entry(task).p.scx.slice = SCX_SLICE_DFL;
+                        self.state.entry(task).direct = Some((SCX_DSQ_LOCAL, 0));
                     }
                     cpu as i32
                 }
@@ -133,11 +133,11 @@ impl Scx {
                     .fail(format!("select_cpu() chose CPU {cpu}, which does not exist"));
             }
             self.move_to(m, task, cpu as u32);
-            flags |= ENQ_CPU_SELECTED;
+            flags |= SCX_ENQ_CPU_SELECTED;
         } else {
             self.move_to(m, task, prev);
         }
-        self.state.entry(task).p.scx.flags |= TASK_QUEUED;
+        self.state.entry(task).p.scx.flags |= SCX_TASK_QUEUED;
         call!(self, m, In::Locked, waker, runnable(p, flags));
         let cpu = m.task(task).cpu;
         self.enqueue(m, task, flags, waker);
@@ -156,7 +156,7 @@ impl Scx {
                 let p = self.p(task);
                 call!(self, m, In::Locked, cpu, stopping(p, false));
                 call!(self, m, In::Locked, cpu, quiescent(p, 0));
-                self.state.entry(task).p.scx.flags &= !TASK_QUEUED;
+                self.state.entry(task).p.scx.flags &= !SCX_TASK_QUEUED;
                 self.state.entry(task).at = At::Nowhere;
             }
         }
@@ -173,10 +173,10 @@ impl Scx {
             call!(self, m, In::Locked, cpu, stopping(p, true));
             m.cpus[cpu as usize].curr = NONE;
             if self.state.entry(prev).p.scx.slice > 0 {
-                self.state.entry(prev).direct = Some((LOCAL, ENQ_HEAD));
+                self.state.entry(prev).direct = Some((SCX_DSQ_LOCAL, SCX_ENQ_HEAD));
             }
             let last = next.is_none();
-            self.enqueue(m, prev, if last { ENQ_LAST } else { 0 }, cpu);
+            self.enqueue(m, prev, if last { SCX_ENQ_LAST } else { 0 }, cpu);
         }
         if let Some(next) = next {
             self.state.take(next);

@@ -9,9 +9,9 @@ use rand_core::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustc_hash::FxHashMap;
 
+use super::DISPATCH_BATCH;
 use super::ffi::*;
 use super::kfuncs::MapData;
-use super::{DISPATCH_BATCH, SLICE_INF};
 use crate::locks::Lock;
 use crate::machine::{CpuSet, Group, Machine, NONE, Ns};
 
@@ -228,7 +228,7 @@ fn idle_task() -> TaskStruct {
         flags: 2,
         nr_cpus_allowed: 1,
         scx: Entity {
-            slice: SLICE_INF,
+            slice: SCX_SLICE_INF,
             dsq_vtime: 0,
             weight: 1,
             flags: 0,

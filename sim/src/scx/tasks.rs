@@ -17,15 +17,16 @@ impl Scx {
         let group = t.group.map_or(0, |group| group as usize + 1);
         let name = if t.vm == NONE { format!("host-{task}") } else { format!("CPU {task}/KVM") };
         let mut comm = [0; 16];
-        let n = name.len().min(15);
-        comm[..n].copy_from_slice(&name.as_bytes()[..n]);
+        for (to, letter) in comm[..15].iter_mut().zip(name.bytes()) {
+            *to = letter as std::ffi::c_char;
+        }
         let mut p = Box::new(TaskStruct {
             pid: task as i32 + 1,
             tgid: task as i32 + 1,
-            flags: if t.kernel { PF_KTHREAD } else { 0 },
+            flags: if t.kernel { PF_KTHREAD as u32 } else { 0 },
             nr_cpus_allowed: t.allowed.len() as i32,
             scx: Entity {
-                slice: SLICE_DFL,
+                slice: SCX_SLICE_DFL,
                 dsq_vtime: 0,
                 weight: t.weight,
                 flags: 0,
@@ -89,7 +90,7 @@ impl Scx {
         if waits {
             self.state.take(task);
             if std::mem::take(&mut self.state.entry(task).custody) {
-                call!(self, m, In::Locked, 0, dequeue(p, DEQ_SCHED_CHANGE));
+                call!(self, m, In::Locked, 0, dequeue(p, SCX_DEQ_SCHED_CHANGE));
             }
         }
         call!(self, m, In::Locked, 0, set_cpumask(p, mask));
@@ -131,7 +132,7 @@ impl Scx {
         // else may run anywhere (`select_fallback_rq()`); the engine has seen to that.
         for task in self.state.local[cpu as usize].clone() {
             self.state.take(task);
-            self.state.entry(task).p.scx.flags &= !TASK_QUEUED;
+            self.state.entry(task).p.scx.flags &= !SCX_TASK_QUEUED;
             self.wakes(m, task, cpu);
         }
     }

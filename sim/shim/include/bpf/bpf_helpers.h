@@ -123,13 +123,14 @@ static inline void *shim_cgroup_storage(void **handle, struct cgroup *c, u32 siz
 #define bpf_ringbuf_output(map, data, size, flags) ((void)(map), (void)(data))
 
 struct bpf_timer {
-	void *callback;
+	s32 (*callback)(void *map, void *key, void *value);
 	void *map;
 	void *key;
 };
 
 #define bpf_timer_init(timer, map, flags) (0)
-#define bpf_timer_set_callback(timer, function) ((timer)->callback = (void *)(function), 0)
+#define bpf_timer_set_callback(timer, function)                                                    \
+	((timer)->callback = (typeof((timer)->callback))(function), 0)
 #define bpf_timer_start(timer, ns, flags) shim->timer_start(shim->sim, timer, ns)
 
 #define bpf_for(i, start, end) for ((i) = (start); (i) < (end); (i)++)

@@ -20,12 +20,10 @@ pub unsafe extern "C" fn kick(sim: *mut c_void, cpu: i32, flags: u64) {
         return state.fail(format!("{callback}() kicks CPU {cpu}, which does not exist"));
     }
     let running = m.cpus[cpu as usize].curr;
-    const IDLE: u64 = 1;
-    const PREEMPT: u64 = 2;
-    if flags & IDLE != 0 && running != NONE {
+    if flags & u64::from(SCX_KICK_IDLE) != 0 && running != NONE {
         return;
     }
-    if flags & PREEMPT != 0 && running != NONE {
+    if flags & u64::from(SCX_KICK_PREEMPT) != 0 && running != NONE {
         state.entry(running).p.scx.slice = 0;
     }
     m.resched(cpu as u32);
@@ -63,22 +61,22 @@ pub unsafe extern "C" fn select_cpu_and(
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
     if !state.allowed("scx_bpf_select_cpu_and", &[In::SelectCpu, In::Enqueue, In::Unlocked]) {
-        return -16;
+        return -EBUSY;
     }
     // SAFETY: as above.
-    let Some(task) = (unsafe { state.task(p) }) else { return -16 };
-    let Some(prev) = state.cpu(prev) else { return -16 };
+    let Some(task) = (unsafe { state.task(p) }) else { return -EBUSY };
+    let Some(prev) = state.cpu(prev) else { return -EBUSY };
     // SAFETY: a mask of a task or of the scheduler, or NULL.
     match state.select(state.m(), task, prev, unsafe { mask.as_ref() }, flags) {
         (cpu, true) => cpu as i32,
-        _ => -16,
+        _ => -EBUSY,
     }
 }
 
 pub unsafe extern "C" fn pick_idle(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
-    state.pick(allowed, flags).map_or(-16, |cpu| cpu as i32)
+    state.pick(allowed, flags).map_or(-EBUSY, |cpu| cpu as i32)
 }
 
 pub unsafe extern "C" fn pick_any(sim: *mut c_void, allowed: *const CpuMask, flags: u64) -> i32 {
@@ -95,7 +93,7 @@ pub unsafe extern "C" fn pick_any(sim: *mut c_void, allowed: *const CpuMask, fla
     online
         .iter()
         .find(|cpu| words[*cpu as usize / 64] >> (cpu % 64) & 1 == 1)
-        .map_or(-16, |cpu| cpu as i32)
+        .map_or(-EBUSY, |cpu| cpu as i32)
 }
 
 pub unsafe extern "C" fn test_and_clear_idle(sim: *mut c_void, cpu: i32) -> bool {

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 
 use rustc_hash::FxHashMap;
 
-use super::{EEXIST, ENOENT};
 use crate::scx::ffi::*;
 use crate::scx::state::Inner;
 
@@ -28,17 +27,17 @@ pub unsafe extern "C" fn map_new(
 ) -> *mut c_void {
     // SAFETY: see `Inner::of`; all functions here are called by the shim's headers only.
     let state = unsafe { Inner::of(sim) };
-    const ARRAYS: [u32; 2] = [ARRAY, PERCPU_ARRAY];
-    const TASK_STORAGE: u32 = 29;
+    const ARRAYS: [u32; 2] = [BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_PERCPU_ARRAY];
     let value_bytes = value_size as usize;
     // Each pCPU's on lines of its own.
-    let value_size = value_size.next_multiple_of(if kind == PERCPU_ARRAY { 64 } else { 8 });
-    let copies = if kind == PERCPU_ARRAY { state.local.len() } else { 1 };
+    let value_size =
+        value_size.next_multiple_of(if kind == BPF_MAP_TYPE_PERCPU_ARRAY { 64 } else { 8 });
+    let copies = if kind == BPF_MAP_TYPE_PERCPU_ARRAY { state.local.len() } else { 1 };
     let words = entries as usize * copies * value_size as usize / 8;
     let words = if ARRAYS.contains(&kind) { words } else { 0 };
     let mut values = vec![0u64; words].into_boxed_slice();
     let mut index = 0;
-    if kind == TASK_STORAGE {
+    if kind == BPF_MAP_TYPE_TASK_STORAGE {
         state.task_maps += 1;
         index = state.task_maps;
         if index as usize > STORAGES {
@@ -46,7 +45,7 @@ pub unsafe extern "C" fn map_new(
             index = 0;
         }
     }
-    let map = Map { kind, entries, value_size, index, values: values.as_mut_ptr().cast() };
+    let map = Map { type_: kind, entries, value_size, index, values: values.as_mut_ptr().cast() };
     let data = Box::new(MapData {
         map,
         key_size,
@@ -75,12 +74,16 @@ unsafe fn data<'a>(map: *mut c_void) -> &'a mut MapData {
 /// # Safety
 ///
 /// `key` has as many bytes as the map's keys.
-unsafe fn key<'a>(data: &MapData, key: *const u8) -> &'a [u8] {
+unsafe fn key<'a>(data: &MapData, key: *const c_void) -> &'a [u8] {
     // SAFETY: the caller's promise.
-    unsafe { std::slice::from_raw_parts(key, data.key_size as usize) }
+    unsafe { std::slice::from_raw_parts(key.cast(), data.key_size as usize) }
 }
 
-pub unsafe extern "C" fn map_lookup(_: *mut c_void, map: *mut c_void, k: *const u8) -> *mut c_void {
+pub unsafe extern "C" fn map_lookup(
+    _: *mut c_void,
+    map: *mut c_void,
+    k: *const c_void,
+) -> *mut c_void {
     // SAFETY: the header passes its own map and a key of its type.
     unsafe {
         let data = data(map);
@@ -89,48 +92,49 @@ pub unsafe extern "C" fn map_lookup(_: *mut c_void, map: *mut c_void, k: *const 
     }
 }
 
-const ARRAY: u32 = 2;
-const PERCPU_ARRAY: u32 = 6;
-
-const E2BIG: i64 = 7;
-
 pub unsafe extern "C" fn map_update(
     _: *mut c_void,
     map: *mut c_void,
-    k: *const u8,
-    value: *const u8,
+    k: *const c_void,
+    value: *const c_void,
     flags: u64,
 ) -> i64 {
     // SAFETY: as above; the value has the size of the map's values, before rounding.
     unsafe {
         let data = data(map);
-        if data.map.kind == ARRAY {
+        if data.map.type_ == BPF_MAP_TYPE_ARRAY {
             let place = k.cast::<u32>().read_unaligned();
             if place >= data.map.entries {
-                return -E2BIG;
+                return i64::from(-E2BIG);
             }
             let at = data.map.values.add(place as usize * data.map.value_size as usize);
-            std::ptr::copy_nonoverlapping(value, at, data.value_bytes);
+            std::ptr::copy_nonoverlapping(value.cast(), at, data.value_bytes);
             return 0;
         }
         let key = key(data, k);
         let exists = data.hash.contains_key(key);
         match flags {
-            1 if exists => return -EEXIST,
-            2 if !exists => return -ENOENT,
-            _ if !exists && data.hash.len() >= data.map.entries as usize => return -E2BIG,
+            1 if exists => return i64::from(-EEXIST),
+            2 if !exists => return i64::from(-ENOENT),
+            _ if !exists && data.hash.len() >= data.map.entries as usize => {
+                return i64::from(-E2BIG);
+            }
             _ => {}
         }
         let size = data.map.value_size as usize / 8;
         // In place: the scheduler may have its address.
         let new = || vec![0u64; size].into_boxed_slice();
         let words = data.hash.entry(key.into()).or_insert_with(new);
-        std::ptr::copy_nonoverlapping(value, words.as_mut_ptr().cast(), data.value_bytes);
+        std::ptr::copy_nonoverlapping(
+            value.cast::<u8>(),
+            words.as_mut_ptr().cast(),
+            data.value_bytes,
+        );
         0
     }
 }
 
-pub unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const u8) -> i64 {
+pub unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const c_void) -> i64 {
     // SAFETY: as above.
     unsafe {
         let data = data(map);
@@ -141,7 +145,7 @@ pub unsafe extern "C" fn map_delete(_: *mut c_void, map: *mut c_void, k: *const 
                 data.removed.push(words);
                 0
             }
-            None => -ENOENT,
+            None => i64::from(-ENOENT),
         }
     }
 }

@@ -3,22 +3,20 @@
 
 use std::ffi::c_void;
 
-use super::{EEXIST, ENOENT};
 use crate::scx::ffi::*;
 use crate::scx::state::{At, Dsq, In, Inner};
-use crate::scx::{LOCAL, LOCAL_ON};
 
 pub unsafe extern "C" fn create_dsq(sim: *mut c_void, dsq: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
     if !state.allowed("scx_bpf_create_dsq", &[In::Unlocked]) {
-        return -1;
+        return -EPERM;
     }
     if dsq >> 63 != 0 {
-        return -22;
+        return -EINVAL;
     }
     if state.dsqs.contains_key(&dsq) {
-        return -(EEXIST as i32);
+        return -EEXIST;
     }
     state.dsqs.insert(dsq, Dsq::default());
     0
@@ -151,7 +149,7 @@ pub unsafe extern "C" fn move_(
     }
     let m = state.m();
     let cpu = state.dispatching;
-    let to = if dsq == LOCAL { LOCAL_ON | u64::from(cpu) } else { dsq };
+    let to = if dsq == SCX_DSQ_LOCAL { SCX_DSQ_LOCAL_ON | u64::from(cpu) } else { dsq };
     if to >> 63 == 0 && state.queue(to).is_none() {
         state.fail(format!("there is no DSQ {to:#x}"));
         return false;
@@ -177,11 +175,13 @@ pub unsafe extern "C" fn nr_queued(sim: *mut c_void, dsq: u64) -> i32 {
     // SAFETY: as above.
     let state = unsafe { Inner::of(sim) };
     let n = match dsq {
-        LOCAL => state.local[state.dispatching as usize].len(),
-        _ if dsq & LOCAL_ON == LOCAL_ON => state.local.get(dsq as u32 as usize).map_or(0, Vec::len),
+        SCX_DSQ_LOCAL => state.local[state.dispatching as usize].len(),
+        _ if dsq & SCX_DSQ_LOCAL_ON == SCX_DSQ_LOCAL_ON => {
+            state.local.get(dsq as u32 as usize).map_or(0, Vec::len)
+        }
         _ => match state.queue(dsq) {
             Some(queue) => queue.order.len(),
-            None => return -(ENOENT as i32),
+            None => return -ENOENT,
         },
     };
     n as i32
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn iter_new(sim: *mut c_void, it: *mut Iter, dsq: u64, _: 
     *it = Iter { dsq, at: 0, slice: 0, vtime: 0, set: 0, seq: state.seq };
     if dsq >> 63 != 0 || state.queue(dsq).is_none() {
         it.dsq = u64::MAX;
-        return -(ENOENT as i32);
+        return -ENOENT;
     }
     0
 }
