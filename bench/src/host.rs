@@ -4,7 +4,7 @@
 use std::fs;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
@@ -14,12 +14,6 @@ use anyhow::{Context, Result, bail};
 use kvm_ioctls::Kvm;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn on_interrupt(_: libc::c_int) {
-    INTERRUPTED.store(true, SeqCst);
-}
 
 extern "C" fn on_kick(_: libc::c_int) {}
 
@@ -31,16 +25,6 @@ fn on_signal(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
         action.sa_sigaction = handler as *const () as usize;
         libc::sigaction(signal, &action, ptr::null_mut());
     }
-}
-
-/// From now on Ctrl-C ends the measurement, not the process.
-pub fn catch_interrupt() {
-    on_signal(libc::SIGINT, on_interrupt);
-    on_signal(libc::SIGTERM, on_interrupt);
-}
-
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(SeqCst)
 }
 
 /// So that [`kick`] does not end the process.

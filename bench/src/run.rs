@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use baton_output::interrupt;
 use baton_report::stats::median;
 use hdrhistogram::Histogram;
 use kvm_ioctls::Kvm;
@@ -52,7 +53,7 @@ impl Bench {
             bail!("this KVM takes at most {most} vCPUs a VM, not {vcpus}");
         }
         let tsc_khz = tsc_khz(&kvm)?;
-        host::catch_interrupt();
+        interrupt::install();
         host::raise_file_limit();
         let tests = match &options.vcpus[..] {
             [_] => tests,
@@ -101,7 +102,7 @@ impl Bench {
     pub fn repeat(&self, report: &mut Report, repetition: u32, mut progress: impl FnMut(&str)) {
         let stolen = host::stolen();
         for measured in &mut report.measured {
-            if host::interrupted() {
+            if interrupt::asked() {
                 break;
             }
             progress(&measured.test.name);
@@ -111,12 +112,12 @@ impl Bench {
             };
             // What failed then is what we stopped ourselves.
             if let Err(error) = result
-                && !host::interrupted()
+                && !interrupt::asked()
             {
                 measured.errors.push(format!("{error:#}"));
             }
         }
-        report.interrupted = host::interrupted();
+        report.interrupted = interrupt::asked();
         report.stolen += host::stolen() - stolen;
     }
 }
@@ -265,7 +266,7 @@ impl Bench {
                 if let Some(why) = running.failure() {
                     bail!(why);
                 }
-                if host::interrupted() {
+                if interrupt::asked() {
                     bail!("interrupted");
                 }
                 if Instant::now() > deadline {
@@ -314,7 +315,7 @@ impl Bench {
             if let Some(why) = running.iter().find_map(Running::failure) {
                 bail!(why);
             }
-            if Instant::now() > deadline || host::interrupted() {
+            if Instant::now() > deadline || interrupt::asked() {
                 bail!("the vCPUs did not come up in {UP:?}");
             }
             thread::sleep(Duration::from_millis(1));
@@ -335,7 +336,7 @@ impl Bench {
         let exits_before = exits();
         let before: Vec<f64> = running.iter().map(|running| done(&running.vm)).collect();
         let start = Instant::now();
-        while start.elapsed() < time && !host::interrupted() {
+        while start.elapsed() < time && !interrupt::asked() {
             thread::sleep(time.saturating_sub(start.elapsed()).min(Duration::from_millis(50)));
         }
         let seconds = start.elapsed().as_secs_f64();

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use baton_output::interrupt;
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use crate::counters::Counters;
@@ -70,7 +71,7 @@ impl Running {
     /// Errors: the guest failed, hangs (`deadline`), or the user has had enough.
     pub fn wait(&self, deadline: Instant) -> Result<()> {
         loop {
-            if host::interrupted() {
+            if interrupt::asked() {
                 bail!("interrupted");
             }
             let left = deadline.saturating_duration_since(Instant::now());

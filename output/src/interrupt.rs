@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! SIGINT and SIGTERM ask for an end; whoever waits looks here and cleans up.
+//! SIGINT, SIGTERM and SIGHUP ask for an end; whoever waits looks here and cleans up.
 
 use std::fmt;
 use std::sync::Once;
@@ -29,19 +29,31 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// From now on SIGINT and SIGTERM no longer end the process; [`check`] reports them.
+/// From now on SIGINT, SIGTERM and SIGHUP no longer end the process; [`asked`] and [`check`] report
+/// them. System calls that wait end with EINTR. SIGHUP stays ignored if it is (nohup).
 pub fn install() {
     INSTALL.call_once(|| {
         let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
-        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
             // It can fail only for signals that cannot be caught.
-            let _ = unsafe { sigaction(signal, &action) };
+            let before = unsafe { sigaction(signal, &action) };
+            if let (Signal::SIGHUP, Ok(before)) = (signal, before)
+                && before.handler() == SigHandler::SigIgn
+            {
+                // SAFETY: what it was.
+                let _ = unsafe { sigaction(signal, &before) };
+            }
         }
     });
 }
 
-/// An error once SIGINT or SIGTERM has arrived.
+/// Whether one of them has arrived.
+pub fn asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// An error once one of them has arrived.
 pub fn check() -> Result<(), Interrupted> {
-    if ASKED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    if asked() { Err(Interrupted) } else { Ok(()) }
 }

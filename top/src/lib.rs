@@ -29,7 +29,7 @@ mod view;
 mod wanted;
 
 use anyhow::{Result, bail};
-use baton_output::{OutFile, open_all, say};
+use baton_output::{OutFile, interrupt, open_all, say};
 use clap::Args;
 use columns::Column;
 use feed::Feed;
@@ -37,8 +37,6 @@ use plain::Form;
 use rates::Rates;
 use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tape::Tape;
 use view::View;
@@ -129,13 +127,8 @@ pub fn run(top: &Top) -> Result<()> {
         None => Feed::live(),
     };
     let mut view = View::new(top.sort, &top.filter);
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in
-        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-    {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
-    let mut watch = Watch { feed, tape: Tape::default(), write, stop };
+    interrupt::install();
+    let mut watch = Watch { feed, tape: Tape::default(), write };
     let kept = match top.batch {
         true => batch(top, &mut watch, &mut view),
         false => live::screen(top.delay, top.vm.as_deref(), &mut watch, &mut view),
@@ -150,7 +143,6 @@ struct Watch {
     feed: Feed,
     tape: Tape,
     write: Option<OutFile>,
-    stop: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -163,7 +155,7 @@ impl Watch {
     }
 
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        interrupt::asked()
     }
 
     fn finish(&self) -> Result<()> {

@@ -6,8 +6,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,7 +17,6 @@ use baton_output::interrupt;
 use baton_output::{open_all, say};
 use baton_testbed::{kernel_log::KernelLog, scheduler};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::bundle::{Abort, Bundle, HostFacts};
 use crate::plan::{Measure, Plan};
@@ -75,10 +72,7 @@ pub fn trial(options: &Options) -> Result<i32> {
         return Ok(UNFIT);
     }
     let bench = options.synthetic.as_ref().map(bench).transpose()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    interrupt::install();
     let measure = measure(options);
     let plan = Plan::new(options.time, options.slot, seed.into(), measure, options.control);
     let window = Duration::from_secs_f64(plan.slot_s - plan.dropped_s);
@@ -93,13 +87,13 @@ pub fn trial(options: &Options) -> Result<i32> {
     let bundle = Bundle::new(facts(&scene, &report), plan);
     let file = file.display().to_string();
     say(&words::plan(&bundle, sampler.count(), may_read, &file))?;
-    if !options.yes && !agreed(&stop)? {
-        return Ok(if stop.load(Ordering::Relaxed) { interrupt::STATUS } else { 1 });
+    if !options.yes && !agreed()? {
+        return Ok(if interrupt::asked() { interrupt::STATUS } else { 1 });
     }
 
     let synthetic = bench.as_ref().map(Steady::start).transpose().context("synthetic VMs")?;
     let probe = options.probe.as_deref().map(|command| -> Result<_> {
-        let once = Probe::once(command, window, || stop.load(Ordering::Relaxed));
+        let once = Probe::once(command, window, interrupt::asked);
         let (value, takes) = once.context("the probe")?;
         baton_output::note(&format!("the probe printed {value} in {:.1} s", takes.as_secs_f64()));
         Ok((command.to_owned(), takes))
@@ -108,7 +102,7 @@ pub fn trial(options: &Options) -> Result<i32> {
     // What the kernel said before is not the trial's doing.
     let log = KernelLog::open();
     let scheduler = options.scheduler.clone();
-    let mut run = Run { bundle, out, scheduler, probe, synthetic, sampler, log, stop };
+    let mut run = Run { bundle, out, scheduler, probe, synthetic, sampler, log };
     let ended = run.all();
     let mut text = words::verdict(&run.bundle);
     if ended.as_ref().is_none_or(|ended| ended.abort != Abort::Bundle)
@@ -240,17 +234,17 @@ fn facts(scene: &Scene, report: &Report) -> HostFacts {
 }
 
 /// Errors: there is nobody to ask any more.
-fn agreed(stop: &AtomicBool) -> Result<bool> {
+fn agreed() -> Result<bool> {
     say("Go on? [y/N] ")?;
     // A read would go on after a signal.
-    while !stop.load(Ordering::Relaxed) {
+    while !interrupt::asked() {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
         if poll(&mut fds, PollTimeout::from(100u8)).is_ok_and(|ready| ready > 0) {
             break;
         }
     }
-    if stop.load(Ordering::Relaxed) {
+    if interrupt::asked() {
         say("\n")?;
         return Ok(false);
     }

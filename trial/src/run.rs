@@ -2,13 +2,11 @@
 //! Slot after slot, and an end that leaves the host with the kernel's scheduler.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use baton_bench::Steady;
 use baton_counters::Client;
-use baton_output::OutFile;
+use baton_output::{OutFile, interrupt};
 use baton_testbed::kernel_log::KernelLog;
 use baton_testbed::scheduler::{self, Running, StartError};
 
@@ -41,7 +39,6 @@ pub struct Run {
     pub synthetic: Option<Steady>,
     pub sampler: Sampler,
     pub log: Option<KernelLog>,
-    pub stop: Arc<AtomicBool>,
 }
 
 /// Why it ended early, with what a person has to know.
@@ -133,7 +130,7 @@ impl Run {
                 let mut asked = false;
                 let enough = || {
                     let key = || now.keys.as_ref().is_some_and(Keys::quit);
-                    asked = self.stop.load(Ordering::Relaxed) || key();
+                    asked = interrupt::asked() || key();
                     asked.then(|| Abort::User.words().to_owned())
                 };
                 let start = scheduler::take_over(&command, enough);
@@ -229,7 +226,7 @@ impl Run {
     }
 
     fn watch(&mut self, now: &mut Now, who: Who) -> Result<(), Ended> {
-        if self.stop.load(Ordering::Relaxed) || now.keys.as_ref().is_some_and(Keys::quit) {
+        if interrupt::asked() || now.keys.as_ref().is_some_and(Keys::quit) {
             return Err(user());
         }
         self.warning_of(who)?;
