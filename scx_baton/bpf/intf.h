@@ -34,6 +34,8 @@ enum baton_limits {
 	WEIGHT_AVERAGE = 1 << 14,
 	/* 2^31 ns are two seconds; all that is longer is in the last one */
 	HALT_BUCKETS = 32,
+	/* vCPUs that the loader is told of at once */
+	NR_REPORTS = 64,
 	/* cgroups one inside another that a VM's vCPUs can have in common */
 	MAX_LEVELS = 16,
 };
@@ -58,15 +60,26 @@ struct vcpu_times {
 	u64 throttled_ns; /* waited for CPU time by cpu.max */
 };
 
-/* What the loader asks of a vCPU's thread, and is told. */
+/* What the loader asks of a VM's vCPUs, and is told beside @of in reports. */
+struct report_request {
+	u32 slot; /* asked: the VM */
+	u32 wanted; /* asked: so many vCPUs; told: how many have not been found yet */
+	u32 next_id; /* asked: from this vcpu_id on; told: where to go on */
+	u32 n; /* told: reports */
+};
+
 struct vcpu_report {
-	s32 pid; /* asked: the thread */
-	s32 cpu; /* told: where it runs, or ran last */
-	u32 slot; /* of its VM */
+	s32 pid; /* its thread */
+	s32 cpu; /* where it runs, or ran last */
 	u32 vcpu_id;
+	u32 none;
 	u64 age_ns; /* since its thread became a vCPU */
 	struct vcpu_times times;
 	struct vcpu_times open; /* what is not over yet, up to now */
+};
+
+struct vcpu_reports {
+	struct vcpu_report of[NR_REPORTS];
 };
 
 /* Of HLTs; bucket i counts those of 2^i ns and more, below 2^(i+1). */

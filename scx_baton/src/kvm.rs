@@ -2,9 +2,9 @@
 //! The KVM probes: a second BPF object on the scheduler's maps, attached when KVM is
 //! there and gone before KVM goes.
 
-use crate::bpf_intf::vcpu_report;
-use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{Link, MapCore, Object, ObjectBuilder, ProgramInput, ProgramType};
+use crate::bpf_intf::{baton_limits_MAX_VCPUS, report_request, vcpu_report};
+use anyhow::{Context, Result, anyhow, ensure};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramType};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -50,25 +50,35 @@ impl Probes {
         Ok(Self { ipis: Vec::new(), _links: links, object })
     }
 
-    /// What a thread's vCPU has done until now. `None`: it is none, or has ended.
+    /// What the vCPUs of the VM in `slot` have done until now; it has `vcpus` of them.
     ///
     /// Errors: the kernel refuses to run the BPF program.
-    pub fn report(&self, pid: i32) -> Result<Option<vcpu_report>> {
+    pub fn reports(&self, slot: u32, vcpus: u32) -> Result<Vec<vcpu_report>> {
         let program = self.object.progs_mut().find(|program| program.name() == "baton_report");
         let program = program.context("the KVM probes have no baton_report")?;
-        // SAFETY: integers, for which 0 is a value.
-        let mut report = vcpu_report { pid, ..unsafe { std::mem::zeroed() } };
-        // SAFETY: integers without padding between them, which stay borrowed as long as the bytes.
-        let bytes = unsafe {
-            let first = (&raw mut report).cast::<u8>();
-            std::slice::from_raw_parts_mut(first, size_of::<vcpu_report>())
-        };
-        let input = ProgramInput { context_in: Some(bytes), ..ProgramInput::default() };
-        let answer = program.test_run(input).context("cannot ask for a vCPU's times")?;
-        match answer.return_value {
-            0 => Ok(Some(report)),
-            1 => Ok(None),
-            other => bail!("baton_report returned {other}"),
+        let map = self.object.maps().find(|map| map.name() == "reports");
+        let map = map.context("the KVM probes have no map of reports")?;
+        let mut ask = report_request { slot, wanted: vcpus, next_id: 0, n: 0 };
+        let mut all = Vec::new();
+        loop {
+            // SAFETY: integers without padding between them, which stay borrowed as long as the
+            // bytes.
+            let bytes = unsafe {
+                let first = (&raw mut ask).cast::<u8>();
+                std::slice::from_raw_parts_mut(first, size_of::<report_request>())
+            };
+            let input = ProgramInput { context_in: Some(bytes), ..ProgramInput::default() };
+            let answer = program.test_run(input).context("cannot ask for the vCPUs' times")?;
+            ensure!(answer.return_value == 0, "baton_report returned {}", answer.return_value);
+            let told = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+            let reports = told.chunks_exact(size_of::<vcpu_report>()).take(ask.n as usize);
+            // SAFETY: integers, for which any bytes are a value; as many as one record has.
+            all.extend(
+                reports.map(|r| unsafe { r.as_ptr().cast::<vcpu_report>().read_unaligned() }),
+            );
+            if ask.wanted == 0 || ask.next_id >= baton_limits_MAX_VCPUS {
+                return Ok(all);
+            }
         }
     }
 

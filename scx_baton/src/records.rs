@@ -7,8 +7,7 @@ use crate::counted;
 use anyhow::{Context, Result, bail};
 use baton_counters::Metrics;
 use libbpf_rs::{MapCore, MapFlags};
-use std::collections::{BTreeMap, BTreeSet};
-use std::mem::offset_of;
+use std::collections::BTreeMap;
 
 impl Scheduler<'_> {
     /// All that has been counted since it began.
@@ -23,39 +22,18 @@ impl Scheduler<'_> {
         }
         let vms = self.vms()?;
         self.names.learn(&vms);
-        let threads = self.threads()?;
         let mut by_vm = BTreeMap::new();
         for (slot, known) in vms {
             // Read again, right before its vCPUs: what has ended in between would be counted in
             // the next answer only. On a crowded host all of them take a third of a second.
             let Some(vm) = self.vm(slot)?.filter(|vm| vm.gen_ == known.gen_) else { continue };
-            let mut vcpus = Vec::new();
-            for pid in threads.get(&slot).into_iter().flatten() {
-                let report = self.probes.as_ref().map(|probes| probes.report(*pid)).transpose()?;
-                vcpus.extend(report.flatten().filter(|report| report.slot == slot));
-            }
-            vcpus.sort_by_key(|vcpu| vcpu.vcpu_id);
+            let n = vm.nr_vcpus.max(0) as u32;
+            let vcpus = self.probes.as_ref().map(|probes| probes.reports(slot, n)).transpose()?;
+            let vcpus = vcpus.unwrap_or_default();
             let told = counted::vm(&vm, self.names.of(slot, &vm), &vcpus);
             by_vm.insert(key(&(slot, vm)), told);
         }
         Ok(counted::host(&sum, self.began.elapsed(), self.policy.clone(), by_vm))
-    }
-
-    /// The threads of vCPUs, by their VM's slot. Keys of a map that changes meanwhile may come
-    /// twice.
-    fn threads(&self) -> Result<BTreeMap<u32, BTreeSet<i32>>> {
-        let mut by_slot: BTreeMap<u32, BTreeSet<i32>> = BTreeMap::new();
-        for bytes in self.skel.maps.vcpus.keys() {
-            let Some(vcpu) = self.skel.maps.vcpus.lookup(&bytes, MapFlags::ANY)? else { continue };
-            let pid = vcpu.get(offset_of!(vcpu_ctx, pid)..).and_then(|bytes| bytes.first_chunk());
-            let pid = pid.context("a vCPU's record is too short")?;
-            let key = bytes.first_chunk().context("a vCPU's key is too short")?;
-            by_slot
-                .entry(slot_of(u64::from_ne_bytes(*key)))
-                .or_default()
-                .insert(i32::from_ne_bytes(*pid));
-        }
-        Ok(by_slot)
     }
 
     /// All VMs, by slot.
@@ -90,11 +68,6 @@ impl Scheduler<'_> {
             None => Ok(0),
         }
     }
-}
-
-/// Of the key of a vCPU's record (vcpu_key(), owing.bpf.h).
-fn slot_of(key: u64) -> u32 {
-    (key >> 32) as u32
 }
 
 /// Of a VM among all that there ever are: a slot's next VM has another generation.

@@ -94,6 +94,33 @@ fn the_time_of_each_vcpu_is_accounted_for() {
     assert!(run > 20.0 && throttled > 20.0 && wait > 90.0, "{}", found.out);
 }
 
+/// scx_baton asks its BPF programs for 64 vCPUs (`NR_REPORTS`) at a time.
+#[test]
+fn a_large_vm_is_told_of_with_all_its_vcpus() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        command baton bench barrier --vcpus 70 --seconds 60 >/dev/null 2>&1 & bench=$!
+        top() { command baton top --batch -n 1 -d 0.5 --json --vcpus "$@" | tr '\n' ' '; }
+        for try in 1 2 3 4 5 6 7 8 9 10; do
+            sleep 2
+            told=$(top)
+            [ $(echo "$told" | grep -o "\"tid\":" | wc -l) -ge 70 ] && break
+        done
+        echo "told=$told"
+        kill $bench
+        "#,
+    );
+    let told: serde_json::Value = serde_json::from_str(found.text("told")).expect("JSON");
+    let vms = told["vms"].as_array().expect("a list");
+    let vcpus = |vm: &serde_json::Value| vm["vcpus"].as_array().map_or(0, Vec::len);
+    let large = vms.iter().max_by_key(|vm| vcpus(vm)).expect("a VM");
+    assert_eq!(vcpus(large), 70, "{}", found.out);
+    for (id, vcpu) in large["vcpus"].as_array().expect("a list").iter().enumerate() {
+        assert_eq!(vcpu["id"], id, "{}", found.out);
+    }
+}
+
 /// `baton top` shows the same VMs whoever schedules them; doctor and the loader name a blocker.
 #[test]
 fn operators_see_vms_by_name() {
