@@ -21,7 +21,7 @@
 # make bench-memslots JSON=FILE    what a look-up of a memory slot costs
 # make bench-sim                   how fast the simulator is
 # make bench-lines                 cache lines that another pCPU has written, by callback
-# make bench-top                   what 'baton top' itself costs on a host with 300 VMs
+# make bench-top                   what 'baton top' costs with 300 VMs, without and with Baton
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
@@ -152,7 +152,8 @@ bench-lines: setup
 
 # Processes that look like VMs; a minute for each round.
 bench-top: setup
-	@$(CARGO) bench --quiet -p baton-top --bench cost $(if $(ROUNDS),-- --rounds $(ROUNDS))
+	@$(CARGO) bench --quiet -p baton-top --bench cost -- $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(CARGO) bench --quiet -p baton-top --bench cost -- --baton $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # Halt polling on random mixtures, simulated.
 bench-halt-poll: setup

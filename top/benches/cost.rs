@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `baton top` costs: processes that look like VMs, a terminal, and the screen in it.
+//! What `baton top` costs: processes that look like VMs, a terminal, and the screen in it; with
+//! `--baton` (as root) what it costs where scx_baton runs, whose answers are made up.
 
 use anyhow::{Context, Result, bail};
+use baton_counters::{Metrics, VcpuMetrics, VmMetrics};
 use baton_output::say;
 use clap::{Args, Parser};
+use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{ForkptyResult, Winsize, forkpty};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execv, read};
 use std::env;
 use std::ffi::CString;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,6 +43,11 @@ enum What {
         name: String,
         vcpus: usize,
     },
+    /// Answers as scx_baton, until its input ends.
+    Baton {
+        vms: usize,
+        vcpus: usize,
+    },
     Top(baton_top::Top),
 }
 
@@ -49,6 +61,9 @@ struct Measure {
     seconds: u64,
     #[arg(long, default_value = "1")]
     rounds: usize,
+    /// With scx_baton's answers instead of the kernel's
+    #[arg(long)]
+    baton: bool,
     /// Other programs with the subcommand `top`, measured in turn with this one
     #[arg(long)]
     program: Vec<String>,
@@ -59,13 +74,15 @@ struct Measure {
 
 fn main() -> Result<()> {
     let mut words: Vec<_> = env::args_os().collect();
-    let is_word = words.get(1).is_some_and(|word| word == "vmm" || word == "top");
+    let is_word =
+        words.get(1).is_some_and(|word| word == "vmm" || word == "baton" || word == "top");
     if !is_word {
         words.insert(1, "measure".into());
     }
     match What::parse_from(words) {
         What::Measure(measure) => run(&measure),
         What::Vmm { vcpus, .. } => be_a_vmm(vcpus),
+        What::Baton { vms, vcpus } => be_scx_baton(vms, vcpus),
         What::Top(top) => baton_top::run(&top),
     }
 }
@@ -83,9 +100,83 @@ fn be_a_vmm(vcpus: usize) -> Result<()> {
     Ok(())
 }
 
+/// From here on this process and its children see a host on which scx_baton is loaded.
+fn pretend_baton() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("--baton needs root")?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    for over in ["/sys/kernel", "/run"] {
+        mount(Some("none"), over, Some("tmpfs"), MsFlags::empty(), none)?;
+    }
+    fs::create_dir_all("/sys/kernel/sched_ext/root")?;
+    fs::write("/sys/kernel/sched_ext/state", "enabled\n")?;
+    fs::write("/sys/kernel/sched_ext/root/ops", "baton_bench\n")?;
+    Ok(())
+}
+
+fn be_scx_baton(vms: usize, vcpus: usize) -> Result<()> {
+    let socket = Path::new(baton_counters::Client::SOCKET);
+    fs::create_dir_all(socket.parent().context("a socket at /")?)?;
+    let listener = UnixListener::bind(socket)?;
+    let began = Instant::now();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || answer(&stream, began, vms, vcpus));
+        }
+    });
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
+}
+
+fn answer(stream: &UnixStream, began: Instant, vms: usize, vcpus: usize) -> Result<()> {
+    for line in BufReader::new(stream).lines() {
+        let with_vcpus = line?.contains(baton_counters::VCPUS);
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        let (ran_ms, ready_only_ms, costop_ms) = (ms * 0.5, ms * 0.1, ms * 0.1);
+        let vcpu = VcpuMetrics {
+            tid: 1,
+            cpu: 1,
+            watched_ms: ms,
+            ran_ms,
+            ready_only_ms,
+            costop_ms,
+            throttled_ms: 0.0,
+            waited_ms: ms * 0.3,
+        };
+        let by_vcpu = (0..if with_vcpus { vcpus as u32 } else { 0 }).map(|id| (id, vcpu.clone()));
+        let all = vcpus as f64;
+        let vm = VmMetrics {
+            vcpus: vcpus as u64,
+            ran_ms: ran_ms * all,
+            ready_ms: (ready_only_ms + costop_ms) * all,
+            ready_only_ms: ready_only_ms * all,
+            costop_ms: costop_ms * all,
+            watched_ms: ms * all,
+            wakeups: vec![ms as u64; 32],
+            by_vcpu: by_vcpu.collect(),
+            ..VmMetrics::default()
+        };
+        let named = |n: usize| {
+            (format!("{n}.{n}.1"), VmMetrics { name: format!("{NAME}{n:03}"), ..vm.clone() })
+        };
+        let resp = Metrics { by_vm: (0..vms).map(named).collect(), ..Metrics::default() };
+        let answer = serde_json::json!({"errno": 0, "args": {"resp": resp}});
+        let mut stream = stream;
+        stream.write_all(format!("{answer}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
 fn run(measure: &Measure) -> Result<()> {
     let this = env::current_exe()?.into_os_string().into_string();
     let Ok(this) = this else { bail!("the path of this program is no UTF-8") };
+    let sizes = [measure.vms.to_string(), measure.vcpus.to_string()];
+    let baton = if measure.baton {
+        pretend_baton()?;
+        Some(Command::new(&this).arg("baton").args(&sizes).stdin(Stdio::piped()).spawn()?)
+    } else {
+        None
+    };
     let vmm = |n: usize| -> Result<Child> {
         let mut command = Command::new(&this);
         command.args(["vmm", "--name", &format!("{NAME}{n:03}"), &measure.vcpus.to_string()]);
@@ -100,7 +191,7 @@ fn run(measure: &Measure) -> Result<()> {
             say(&format!("{name}: {} VMs of {} vCPUs: {line}\n", measure.vms, measure.vcpus))?;
         }
     }
-    for mut vmm in vmms {
+    for mut vmm in vmms.into_iter().chain(baton) {
         drop(vmm.stdin.take());
         vmm.wait()?;
     }
