@@ -48,6 +48,9 @@ struct Event {
     n: u64,
 }
 
+/// Instructions of a function in one event, from which on --account shows it.
+const ACCOUNTED: i64 = 20;
+
 const EVENTS: [Event; 9] = [
     Event {
         name: "wake-idle",
@@ -105,11 +108,32 @@ const EVENTS: [Event; 9] = [
     },
 ];
 
-/// Counted instructions, and those of BPF programs among them.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    all: i64,
-    bpf: i64,
+/// Counted instructions, by function: the kernel's, and BPF programs'.
+#[derive(Clone, Default)]
+struct Cost(BTreeMap<String, i64>);
+
+impl Cost {
+    fn all(&self) -> i64 {
+        self.0.values().sum()
+    }
+
+    fn bpf(&self) -> i64 {
+        self.0.iter().filter(|(name, _)| name.ends_with("[bpf]")).map(|(_, n)| n).sum()
+    }
+
+    /// Of one event, where it happened `n` times more often in `many` than in `few`.
+    fn of_one(few: &Cost, many: &Cost, n: i64) -> Cost {
+        let of = |cost: &Cost, name: &String| cost.0.get(name).copied().unwrap_or(0);
+        let names = few.0.keys().chain(many.0.keys());
+        Cost(names.map(|name| (name.clone(), (of(many, name) - of(few, name)) / n)).collect())
+    }
+
+    /// The functions that execute most, one a line.
+    fn account(&self) -> String {
+        let mut rows: Vec<_> = self.0.iter().filter(|(_, n)| n.abs() >= ACCOUNTED).collect();
+        rows.sort_by_key(|(_, n)| -**n);
+        rows.iter().map(|(name, n)| format!("{n:>8} {name}\n")).collect()
+    }
 }
 
 /// A host with a scheduler in charge.
@@ -149,10 +173,7 @@ fn cost(ready: &Ready, script: &str) -> Result<Cost> {
         if ["(guest)", "(user)"].contains(&one.symbol.as_str()) {
             continue;
         }
-        cost.all += one.instructions as i64;
-        if one.symbol.ends_with("[bpf]") {
-            cost.bpf += one.instructions as i64;
-        }
+        *cost.0.entry(one.symbol).or_default() += one.instructions as i64;
     }
     Ok(cost)
 }
@@ -175,8 +196,7 @@ fn each(ready: &Ready, event: &Event) -> Result<Option<Cost>> {
         return Ok(None);
     }
     let [few, many] = [cost(ready, &scripts[0])?, cost(ready, &scripts[1])?];
-    let n = (times[1] - times[0]) as i64;
-    Ok(Some(Cost { all: (many.all - few.all) / n, bpf: (many.bpf - few.bpf) / n }))
+    Ok(Some(Cost::of_one(&few, &many, (times[1] - times[0]) as i64)))
 }
 
 /// All that is executed until the scheduler has taken over.
@@ -194,18 +214,22 @@ fn load(base: &Ready, scheduler: &str) -> Result<i64> {
 
 struct Arguments {
     json: Option<PathBuf>,
+    account: Option<PathBuf>,
     peers: Vec<PathBuf>,
     events: Vec<&'static Event>,
 }
 
-/// --json FILE, --peer FILE as often as there are peers, --event NAME for some events alone; cargo
-/// adds --bench.
+/// --json FILE, --account FILE, --peer FILE as often as there are peers, --event NAME for some
+/// events alone; cargo adds --bench.
 fn arguments() -> Result<Arguments> {
-    let (mut json, mut peers, mut events) = (None, Vec::new(), Vec::new());
+    let (mut json, mut account, mut peers, mut events) = (None, None, Vec::new(), Vec::new());
     let mut words = std::env::args_os().skip(1);
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("--json") => json = Some(words.next().context("--json needs a file")?.into()),
+            Some("--account") => {
+                account = Some(words.next().context("--account needs a file")?.into());
+            }
             Some("--peer") => peers.push(words.next().context("--peer needs a file")?.into()),
             Some("--event") => {
                 let name = words.next().context("--event needs a name")?;
@@ -213,13 +237,15 @@ fn arguments() -> Result<Arguments> {
                 events.push(known.with_context(|| format!("there is no event {name:?}"))?);
             }
             Some("--bench") => {}
-            _ => bail!("{word:?} is not known; --json FILE, --peer FILE, --event NAME"),
+            _ => bail!(
+                "{word:?} is not known; --json FILE, --account FILE, --peer FILE, --event NAME"
+            ),
         }
     }
     if events.is_empty() {
         events.extend(EVENTS.iter());
     }
-    Ok(Arguments { json, peers, events })
+    Ok(Arguments { json, account, peers, events })
 }
 
 fn name(path: &Path) -> String {
@@ -227,7 +253,7 @@ fn name(path: &Path) -> String {
 }
 
 fn main() -> Result<()> {
-    let Arguments { json, peers, events } = arguments()?;
+    let Arguments { json, account, peers, events } = arguments()?;
     let options = HostOptions {
         mem_mib: 1024,
         exact: Some(Exact::default()),
@@ -256,16 +282,15 @@ fn main() -> Result<()> {
     println!("| | | {} |", schedulers.join(" | "));
     println!("|---|---|{}", "---:|".repeat(schedulers.len()));
     for event in &events {
-        let fair = costs.get(&(event.name, "eevdf")).map(|cost| cost.all as f64);
+        let fair = costs.get(&(event.name, "eevdf")).map(|cost| cost.all() as f64);
         let cell = |scheduler: &String| {
             let cost = costs.get(&(event.name, scheduler.as_str()));
-            match (cost, fair) {
-                (None, _) => "–".to_string(),
-                (Some(Cost { all, .. }), _) if scheduler == "eevdf" => format!("{all}"),
-                (Some(Cost { all, bpf }), None) => format!("{all} ({bpf})"),
-                (Some(Cost { all, bpf }), Some(fair)) => {
-                    format!("{all} ({bpf}): {:.2}", *all as f64 / fair)
-                }
+            let Some(cost) = cost else { return "–".to_string() };
+            let (all, bpf) = (cost.all(), cost.bpf());
+            match fair {
+                _ if scheduler == "eevdf" => format!("{all}"),
+                None => format!("{all} ({bpf})"),
+                Some(fair) => format!("{all} ({bpf}): {:.2}", all as f64 / fair),
             }
         };
         let cells: Vec<String> = schedulers.iter().map(cell).collect();
@@ -273,6 +298,13 @@ fn main() -> Result<()> {
     }
     for (scheduler, all) in &loads {
         println!("load of {scheduler}: {all}");
+    }
+    if let Some(file) = account {
+        let one = |((event, scheduler), cost): (&(&str, &str), &Cost)| {
+            format!("{event} under {scheduler}\n{}\n", cost.account())
+        };
+        std::fs::write(&file, costs.iter().map(one).collect::<String>())
+            .with_context(|| format!("cannot write {}", file.display()))?;
     }
     if let Some(file) = json {
         let table = |pick: fn(&Cost) -> i64| {
@@ -283,8 +315,8 @@ fn main() -> Result<()> {
             table
         };
         let all = json!({
-            "events": table(|cost| cost.all),
-            "bpf": table(|cost| cost.bpf),
+            "events": table(Cost::all),
+            "bpf": table(Cost::bpf),
             "load": loads["scx_baton"],
             "loads": loads,
             "inputs": base.inputs(),
