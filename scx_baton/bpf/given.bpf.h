@@ -7,30 +7,6 @@
 
 #include "start.bpf.h"
 
-/* A directed yield named the vCPU to run here. */
-static bool dispatch_boosted(struct cpu_ctx *c, s32 cpu)
-{
-	bool moved = start_vcpu(c->boost_pid, c->boost_vm, c->boost_slice, BOOST_SIBLING, cpu);
-
-	c->boost_pid = 0;
-	if (moved && c->resume_pid)
-		look_soon(cpu, BOOST_IPI_NS);
-	stat_add(moved ? STAT_OBEYED : STAT_MISSED_RACED, 1);
-	return moved;
-}
-
-/* The boosted vCPU has had its time: who it was taken from goes on, if it still may. */
-static bool dispatch_resuming(struct cpu_ctx *c, s32 pid, s32 cpu, u64 now)
-{
-	u64 until = c->donates_until;
-
-	if (!vtime_before(now, until) ||
-	    !start_vcpu(pid, c->resume_vm, until - now, BOOST_NONE, cpu))
-		return false;
-	c->resuming = pid;
-	return true;
-}
-
 /*
  * A visit to @cpu has ended, of which the VM in @host_vm goes on: a vCPU that is behind its due and
  * waits visits next.
@@ -42,7 +18,7 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 	u32 best;
 
 	/* Else, of visitors without end, nobody would look for who is bound here. */
-	if (!host || count(COUNT_WAITING) < 2 || !vtime_before(now, cpu_ctx(cpu)->donates_until))
+	if (!host || count(COUNT_WAITING) < 2)
 		return false;
 	best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 	vm = vm_slot(best);
@@ -54,23 +30,36 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 }
 
 /*
- * The pCPU is given away: to a vCPU that is boosted, or back to who it was taken from; @asked:
- * somebody else asks for this pCPU.
+ * The pCPU is given away: to the vCPU that a directed yield named, or back to who it was taken
+ * from, if that still may run. @asked: somebody else asks for this pCPU.
  */
-verified_once int dispatch_given(s32 cpu, bool asked, u64 now)
+static bool dispatch_given(s32 cpu, bool asked, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	s32 pid = c->resume_pid;
+	s32 pid = c->boost_pid ?: c->resume_pid;
+	u32 slot = c->boost_pid ? c->boost_vm : c->resume_vm;
+	u32 why = c->boost_pid ? BOOST_SIBLING : BOOST_NONE;
+	u64 slice = c->boost_slice;
+	bool started;
 
-	if (c->boost_pid) {
-		if (dispatch_boosted(c, cpu))
+	if (why == BOOST_NONE) {
+		slice = c->donates_until - now;
+		if (asked || (s64)slice <= 0)
+			pid = 0;
+		else if (dispatch_visitor(slot, cpu, now))
 			return true;
-		pid = 0;
-	} else if (pid && !asked && dispatch_visitor(c->resume_vm, cpu, now)) {
-		return true;
 	}
-	c->resume_pid = 0;
-	return pid && !asked && dispatch_resuming(c, pid, cpu, now);
+	started = pid && start_vcpu(pid, slot, slice, why, cpu);
+	c->boost_pid = 0;
+	if (why == BOOST_SIBLING)
+		stat_add(started ? STAT_OBEYED : STAT_MISSED_RACED, 1);
+	else if (started)
+		c->resuming = pid;
+	if (why == BOOST_NONE || !started)
+		c->resume_pid = 0;
+	else if (c->resume_pid)
+		look_soon(cpu, BOOST_IPI_NS);
+	return started;
 }
 
 #endif /* BATON_GIVEN_BPF_H */

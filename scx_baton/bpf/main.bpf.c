@@ -95,6 +95,8 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		c->kept = 0;
 	else if (vm && picked && c->kept)
 		release(cpu);
+	/* Not only where tasks queue: on an idle pCPU they never do. */
+	refresh_weight(p, t, vm, t->run_at);
 	runs_for(p, t, cpu, picked);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {

@@ -20,8 +20,6 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	if (!t)
 		return 0;
 	vm = vm_of(t);
-	/* Not only where tasks queue: on an idle pCPU they never do. */
-	refresh_weight(p, t, vm, t->run_at);
 	if (!vm) {
 		t->run_vm = NO_VM;
 		t->seen_vnow = vnow;

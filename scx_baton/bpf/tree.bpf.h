@@ -268,19 +268,16 @@ verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, s
 }
 
 /* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
-verified_once int walk_tree(struct task_struct *p __arg_trusted, struct task_ctx *t,
-			    struct vm_ctx *vm, struct walk *w)
+static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, struct walk *w)
 {
 	u32 weight = p->scx.weight;
 	struct cgroup *cgrp;
 	u64 wants = 0;
 	bool counts;
 
-	if (!t || !w)
-		return 0;
 	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
-		return 0;
+		return;
 	counts = !vm || vm->counted != w->epoch;
 	if (counts)
 		wants = wanted(t, vm, w->epoch);
@@ -299,7 +296,6 @@ verified_once int walk_tree(struct task_struct *p __arg_trusted, struct task_ctx
 		}
 	}
 	bpf_cgroup_release(cgrp);
-	return 0;
 }
 
 /* What @p weighs, and what its VM does, from @now on. */
