@@ -110,13 +110,12 @@ verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ra
  */
 verified_once int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 {
-	u64 key = vcpu_key(slot, id), *here = bpf_map_lookup_elem(&vcpu_on_cpu, &cpu);
+	u64 key = vcpu_key(slot, id);
 	struct vm_ctx *vm = vm_slot(slot);
 	struct vcpu_ctx *v;
 	u32 i;
 
-	if (here)
-		*here = runs ? key : 0;
+	*vcpu_on(cpu) = runs ? key : 0;
 	if (!vm || id >= MAX_VCPUS)
 		return 0;
 	if (runs)

@@ -94,7 +94,7 @@ struct halt_times {
 
 /* One virtual machine. The slot's index is its identity inside the scheduler. */
 struct vm_ctx {
-	/* where the VM stands: 48 bytes, as the records of an array begin there in a cache line */
+	/* where the VM stands: one cache line */
 	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_AVERAGE / weight */
 	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
 	u64 turn_end;
@@ -104,9 +104,9 @@ struct vm_ctx {
 	s32 nr_queued;
 	s32 nr_bound; /* of them, those that may run on one pCPU alone */
 	s32 nr_running;
-	/* the next line */
 	u64 kvm; /* address of struct kvm; 0: the slot is free */
 	u64 gen; /* rises with every reuse of the slot */
+	/* the next line */
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
 	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
@@ -211,6 +211,12 @@ struct host_count {
 	u64 none[7];
 };
 
+/* What a pCPU runs, on a line of its own. */
+struct cpu_runs_vcpu {
+	u64 vcpu; /* as vcpu_key(); 0: none */
+	u64 none[7];
+};
+
 enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
@@ -218,6 +224,13 @@ enum baton_count {
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	COUNT_QUOTALESS, /* times that a cpu.max was met which is one too many */
 	NR_COUNTS,
+};
+
+/* What the scheduler, its KVM probes and its loader share. */
+struct baton_shared {
+	struct vm_ctx vms[MAX_VMS]; /* by slot; MAX_VMS is at 0, as slot 0 is NO_VM */
+	struct host_count counts[NR_COUNTS];
+	struct cpu_runs_vcpu runs[MAX_CPUS];
 };
 
 #define STAT(name, words, meaning) STAT_##name,

@@ -20,8 +20,9 @@ char _license[] SEC("license") = "GPL";
 static u32 vm_claim_slot(u64 kvm)
 {
 	struct vm_ctx *vm;
-	u32 which = COUNT_SLOTS_END, slot, tries;
-	u64 *end, was;
+	volatile u64 *end = &shared.counts[COUNT_SLOTS_END].n;
+	u32 slot, tries;
+	u64 was;
 
 	bpf_for(slot, 1, MAX_VMS + 1) {
 		vm = vm_slot(slot);
@@ -39,10 +40,9 @@ static u32 vm_claim_slot(u64 kvm)
 				 offsetof(struct vm_ctx, path) - offsetof(struct vm_ctx, times));
 		vm->weight = WEIGHT_AVERAGE;
 		vm->tgid = bpf_get_current_task_btf()->tgid;
-		end = bpf_map_lookup_elem(&counts, &which);
 		/* VMs may come at once: the largest end stays. */
 		bpf_for(tries, 0, MAX_VMS) {
-			was = end ? *end : slot + 1;
+			was = *end;
 			if (was > slot || __sync_bool_compare_and_swap(end, was, slot + 1))
 				break;
 		}
@@ -181,13 +181,12 @@ int BPF_PROG(baton_spun, struct kvm_vcpu *me)
  */
 static int delivers(u32 vcpu_id, u16 delivery_mode)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	u64 *here = bpf_map_lookup_elem(&vcpu_on_cpu, &cpu);
-	struct vm_ctx *vm = here && *here ? vm_slot(*here >> 32) : NULL;
+	u64 key = *vcpu_on(bpf_get_smp_processor_id());
+	struct vm_ctx *vm = vm_slot(key >> 32);
 
 	if (vm && !vm_has_bit(vm->on_cpu, vcpu_id) && delivery_mode != APIC_DM_INIT &&
 	    delivery_mode != APIC_DM_STARTUP)
-		owes(vm, *here >> 32, (u32)*here, vcpu_id);
+		owes(vm, key >> 32, (u32)key, vcpu_id);
 	return 0;
 }
 

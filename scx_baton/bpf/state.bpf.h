@@ -15,20 +15,8 @@
  */
 #define verified_once __attribute__((noinline))
 
-/* Virtual machines by slot; slot 0 is NO_VM and stays unused. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, u32);
-	__type(value, struct vm_ctx);
-	__uint(max_entries, MAX_VMS + 1);
-} vms SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, u32);
-	__type(value, struct host_count);
-	__uint(max_entries, NR_COUNTS);
-} counts SEC(".maps");
+/* One map, which the KVM probes and the loader have mapped, too: no look-up, only an address. */
+struct baton_shared shared SEC(".bss.shared") __attribute__((aligned(64)));
 
 /* Address of struct kvm -> slot. */
 struct {
@@ -37,14 +25,6 @@ struct {
 	__type(value, u32);
 	__uint(max_entries, MAX_VMS);
 } vm_by_kvm SEC(".maps");
-
-/* The vCPU that a pCPU runs, as vcpu_key(); 0: none. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, u32);
-	__type(value, u64);
-	__uint(max_entries, MAX_CPUS);
-} vcpu_on_cpu SEC(".maps");
 
 /* vCPUs by slot (upper half) and vcpu_id. */
 struct {
@@ -91,22 +71,23 @@ static inline void stat_add(u32 stat, u64 n)
 
 static inline struct vm_ctx *vm_slot(u32 slot)
 {
-	return slot == NO_VM ? NULL : bpf_map_lookup_elem(&vms, &slot);
+	return slot == NO_VM ? NULL : &shared.vms[slot & (MAX_VMS - 1)];
 }
 
-static inline u64 count(u32 which)
+static inline u64 count(enum baton_count which)
 {
-	struct host_count *c = bpf_map_lookup_elem(&counts, &which);
-
-	return c ? c->n : 0;
+	return shared.counts[which].n;
 }
 
-static inline void count_add(u32 which, s64 more)
+static inline void count_add(enum baton_count which, s64 more)
 {
-	struct host_count *c = bpf_map_lookup_elem(&counts, &which);
+	__sync_fetch_and_add(&shared.counts[which].n, more);
+}
 
-	if (c)
-		__sync_fetch_and_add(&c->n, more);
+/* The vCPU that @cpu runs, as vcpu_key(); 0: none. */
+static inline u64 *vcpu_on(s32 cpu)
+{
+	return &shared.runs[cpu & (MAX_CPUS - 1)].vcpu;
 }
 
 /* So that nobody walks 1,024 slots for three VMs. */

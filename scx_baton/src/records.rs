@@ -3,8 +3,9 @@
 
 use crate::Scheduler;
 use crate::bpf_intf::*;
+use crate::bpf_skel;
 use crate::counted;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use baton_counters::Metrics;
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
@@ -47,26 +48,22 @@ impl Scheduler<'_> {
 
     /// The VM in this slot, if there is one.
     fn vm(&self, slot: u32) -> Result<Option<vm_ctx>> {
-        let Some(bytes) = self.skel.maps.vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)? else {
-            return Ok(None);
-        };
-        if bytes.len() < size_of::<vm_ctx>() {
-            bail!("a VM's record has {} bytes, {} expected", bytes.len(), size_of::<vm_ctx>());
-        }
-        // SAFETY: plain integers of the layout that bindgen read from intf.h; the length was
-        // checked, and read_unaligned() asks for no alignment.
-        let vm = unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() };
+        let at = &raw const self.shared()?.vms[(slot % baton_limits_MAX_VMS) as usize];
+        // SAFETY: plain integers, of which any bytes are a value, of the layout that bindgen read
+        // from intf.h as libbpf did; BPF programs write them at any time.
+        let vm = unsafe { at.cast::<vm_ctx>().read_volatile() };
         Ok(Some(vm).filter(|vm| vm.kvm > VM_DYING.into()))
     }
 
     pub fn count(&self, which: u32) -> Result<u64> {
-        match self.skel.maps.counts.lookup(&which.to_ne_bytes(), MapFlags::ANY)? {
-            Some(bytes) => {
-                let n = bytes.first_chunk().context("a count has less than 8 bytes")?;
-                Ok(u64::from_ne_bytes(*n))
-            }
-            None => Ok(0),
-        }
+        let at = &raw const self.shared()?.counts[which as usize].n;
+        // SAFETY: an integer that BPF programs write at any time.
+        Ok(unsafe { at.read_volatile() })
+    }
+
+    fn shared(&self) -> Result<&bpf_skel::types::baton_shared> {
+        let bss = self.skel.maps.bss_shared_data.as_ref();
+        Ok(&bss.context("the BPF object shares nothing")?.shared)
     }
 }
 

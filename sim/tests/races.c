@@ -18,17 +18,19 @@ static void step(void);
 #define __sync_lock_test_and_set(at, n) (step(), __atomic_exchange_n(at, n, __ATOMIC_SEQ_CST))
 #define __sync_val_compare_and_swap(at, old, new)                                                  \
 	({                                                                                         \
-		typeof(*(at)) was = old;                                                           \
+		typeof(*(at)) was_ = old;                                                          \
 		step();                                                                            \
-		__atomic_compare_exchange_n(at, &was, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-		was;                                                                               \
+		__atomic_compare_exchange_n(at, &was_, new, 0, __ATOMIC_SEQ_CST,                   \
+					    __ATOMIC_SEQ_CST);                                     \
+		was_;                                                                              \
 	})
 
 #define __sync_bool_compare_and_swap(at, old, new)                                                 \
 	({                                                                                         \
-		typeof(*(at)) was = old;                                                           \
+		typeof(*(at)) was_ = old;                                                          \
 		step();                                                                            \
-		__atomic_compare_exchange_n(at, &was, new, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+		__atomic_compare_exchange_n(at, &was_, new, 0, __ATOMIC_SEQ_CST,                   \
+					    __ATOMIC_SEQ_CST);                                     \
 	})
 
 #define SHIM_HOME
@@ -200,8 +202,8 @@ static void claim_other(void)
 /* Two VMs come at once: both are among the slots that are looked at. */
 static int check_claim(void)
 {
-	u32 which = COUNT_SLOTS_END, slot;
-	u64 *end = bpf_map_lookup_elem(&counts, &which);
+	u64 *end = &shared.counts[COUNT_SLOTS_END].n;
+	u32 slot;
 
 	for (stop_at = 0; stop_at < 6; stop_at++) {
 		for (slot = 1; slot < 4; slot++)
