@@ -19,10 +19,14 @@ static u64 queue_of(const struct task_struct *p, const struct task_ctx *t, const
 	return is_bound(p) ? (u64)cpu : llc_dsq(cpu);
 }
 
-/* A pCPU looks into the queue where @p waits now: one that is idle, or that it may preempt. */
-static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+/*
+ * A pCPU looks into the queue where @p waits now: one that it may preempt, or, if @new there, one
+ * that has gone idle since it was looked for, and has not seen the queue.
+ */
+static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now,
+		     bool new)
 {
-	s32 idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	s32 idle = new ? scx_bpf_pick_idle_cpu(p->cpus_ptr, 0) : -EBUSY;
 
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
@@ -36,10 +40,10 @@ static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *v
  * taken back at once. At the next tick would be up to 4 ms later, during which the gang lacks one,
  * and whoever spins for it yields. Not where all pCPUs but this one run the VM.
  */
-static void rejoin_turn(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, u64 now)
+static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
+			 const struct vm_ctx *vm, u64 now)
 {
-	if (t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p))
-		preempt_for(p, t, vm, now);
+	return t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p);
 }
 
 /*
@@ -112,7 +116,7 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		/* Another pCPU may have been faster. */
 		if (scx_bpf_task_running(p))
 			leave_queue(t, now);
-		call_for(p, t, vm, now);
+		call_for(p, t, vm, now, true);
 	}
 	if (parked_left && looked > MAX_UNPARKS) {
 		set_timer(now + UNPARK_REST_NS, now);
@@ -178,8 +182,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 	}
 
-	/* select_cpu() has looked for an idle pCPU already, where it ran. */
-	if (!__COMPAT_is_enq_cpu_selected(enq_flags)) {
+	/* select_cpu() has looked for an idle pCPU already, where it ran: not for a bound task. */
+	if (is_bound(p) || !__COMPAT_is_enq_cpu_selected(enq_flags)) {
 		idle = take_idle_cpu_for(p, cpu);
 		if (idle >= 0) {
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, idle_slice(vm, now),
@@ -198,16 +202,14 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	join_queue(p, t, vm, now);
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 
-	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
-		/* This pCPU goes idle, and would not look again. */
-		if (enq_flags & SCX_ENQ_LAST)
-			scx_bpf_kick_cpu(cpu, 0);
-		else if (vm)
-			rejoin_turn(p, t, vm, now);
-		return;
-	}
-	/* One that went idle after select_cpu() looked has not seen the queue. */
-	call_for(p, t, vm, now);
+	/*
+	 * This pCPU goes idle, and would not look again. The only one of a bound task has not gone
+	 * idle since it was looked at: its runqueue is locked.
+	 */
+	if ((enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_LAST)) == SCX_ENQ_LAST)
+		scx_bpf_kick_cpu(cpu, 0);
+	else if ((enq_flags & SCX_ENQ_WAKEUP) || (vm && rejoins_turn(p, t, vm, now)))
+		call_for(p, t, vm, now, (enq_flags & SCX_ENQ_WAKEUP) && !is_bound(p));
 }
 
 #endif /* BATON_PLACE_BPF_H */
