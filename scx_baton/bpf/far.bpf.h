@@ -27,7 +27,8 @@ verified_once int steal_host_task(s32 cpu)
 		llc = home + i;
 		if (llc >= nr_llcs)
 			llc -= nr_llcs;
-		if (scx_bpf_dsq_move_to_local(LLC_DSQ_BASE + llc, 0))
+		if (*host_queue(MAX_CPUS + llc) > 0 &&
+		    scx_bpf_dsq_move_to_local(LLC_DSQ_BASE + llc, 0))
 			return true;
 	}
 	return false;

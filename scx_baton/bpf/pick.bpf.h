@@ -315,6 +315,9 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		 */
 		scx_bpf_kick_cpu(cpu, 0);
 	}
+	/* This pCPU goes idle: known as it is loaded, one LLC alone has no other to look at. */
+	if (nr_llcs == 1 && !prev_t && !waiting && !host_waits_for(cpu) && !host_waits_near(cpu))
+		return;
 	/* A spinner that is kept out has the pCPU rather than nobody. */
 	if (!dispatch_order(prev, prev_t, cpu, waiting, now) && prev_t)
 		scx_bpf_task_set_slice(prev, KEEP_OUT_NS);
