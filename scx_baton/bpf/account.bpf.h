@@ -115,7 +115,7 @@ verified_once int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 	struct vcpu_ctx *v;
 	u32 i;
 
-	*vcpu_on(cpu) = runs ? key : 0;
+	runs_on(cpu)->vcpu = runs ? key : 0;
 	if (!vm || id >= MAX_VCPUS)
 		return 0;
 	if (runs)

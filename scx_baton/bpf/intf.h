@@ -214,7 +214,8 @@ struct host_count {
 /* What a pCPU runs, on a line of its own. */
 struct cpu_runs_vcpu {
 	u64 vcpu; /* as vcpu_key(); 0: none */
-	u64 none[7];
+	u32 outside; /* that has not been seen to enter its guest for long */
+	u32 none[13];
 };
 
 enum baton_count {

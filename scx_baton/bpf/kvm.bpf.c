@@ -74,6 +74,14 @@ static u32 vm_find_or_add(u64 kvm)
 	return found ? *found : NO_VM;
 }
 
+/* Apart, as all callers would clear the record first. */
+verified_once int add_vcpu(u64 key, s32 pid)
+{
+	struct vcpu_ctx new = {.pid = pid};
+
+	return bpf_map_update_elem(&vcpus, &key, &new, BPF_ANY);
+}
+
 /*
  * Called whenever a thread takes a vCPU in hand: from ioctls, and each time a vCPU
  * thread is scheduled in. Only KVM_RUN sets wants_to_run, so this is the thread that
@@ -82,15 +90,19 @@ static u32 vm_find_or_add(u64 kvm)
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 {
-	struct task_struct *p = bpf_get_current_task_btf();
-	struct vcpu_ctx new = {};
-	struct vm_ctx *vm, *old;
+	const struct cpu_runs_vcpu *here = runs_on(cpu);
+	struct vm_ctx *vm, *old = vm_slot(here->vcpu >> 32);
+	struct task_struct *p;
 	struct task_ctx *t;
-	u64 key, exits;
+	u64 exits;
 	u32 slot;
 
+	/* It is known, and has just been started here: each switch comes this way. */
+	if (old && old->kvm == (u64)vcpu->kvm && !here->outside)
+		return 0;
 	if (!vcpu->wants_to_run)
 		return 0;
+	p = bpf_get_current_task_btf();
 	t = bpf_task_storage_get(&tasks, p, 0, 0);
 	if (!t)
 		return 0;
@@ -116,9 +128,7 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	t->vcpu_id = vcpu->vcpu_id;
 	t->vcpu_since = scx_bpf_now();
 	__builtin_memset(&t->times, 0, sizeof(t->times));
-	new.pid = p->pid;
-	key = vcpu_key(slot, t->vcpu_id);
-	bpf_map_update_elem(&vcpus, &key, &new, BPF_ANY);
+	add_vcpu(vcpu_key(slot, t->vcpu_id), p->pid);
 	t->vm = slot;
 	__sync_fetch_and_add(&vm->nr_vcpus, 1);
 	return 0;
@@ -181,7 +191,7 @@ int BPF_PROG(baton_spun, struct kvm_vcpu *me)
  */
 static int delivers(u32 vcpu_id, u16 delivery_mode)
 {
-	u64 key = *vcpu_on(bpf_get_smp_processor_id());
+	u64 key = runs_on(bpf_get_smp_processor_id())->vcpu;
 	struct vm_ctx *vm = vm_slot(key >> 32);
 
 	if (vm && !vm_has_bit(vm->on_cpu, vcpu_id) && delivery_mode != APIC_DM_INIT &&
@@ -231,8 +241,9 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 	return 0;
 }
 
-SEC("fexit/kvm_vcpu_halt")
-int BPF_PROG(baton_halted, struct kvm_vcpu *vcpu)
+/* The last thing that kvm_vcpu_halt() does; a program at its return takes a trampoline. */
+SEC("tp_btf/kvm_vcpu_wakeup")
+int BPF_PROG(baton_halted, u64 ns, bool waited, bool valid)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;

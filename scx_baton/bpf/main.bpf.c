@@ -126,7 +126,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 		c->host_vtime = t->vtime;
 	if (c->kept && !vtime_before(now, c->kept_until))
 		release(cpu);
-	stays_vcpu(p, t);
+	stays_vcpu(p, t, cpu);
 	/* One that is never switched away would not hear of a new weight or quota. */
 	refresh_weight(p, t, vm_of(t), now);
 	if (t->run_vm != (vm_of(t) ? t->vm : NO_VM)) {

@@ -52,12 +52,21 @@ static inline void poll_ends(struct vm_ctx *vm, u32 id)
 	count_add(COUNT_POLLING, -1);
 }
 
-/* The bucket of a time: its binary logarithm. */
+/* The bucket of a time: its binary logarithm. BPF has no instruction for that. */
 verified_once u32 halt_bucket(u64 ns)
 {
-	u32 bucket = 63 - __builtin_clzll(ns | 1);
+	u32 bucket = 0, step;
 
-	return bucket < HALT_BUCKETS ? bucket : HALT_BUCKETS - 1;
+	if (ns >> HALT_BUCKETS)
+		return HALT_BUCKETS - 1;
+#pragma unroll
+	for (step = HALT_BUCKETS / 2; step; step /= 2) {
+		if (ns >> step) {
+			ns >>= step;
+			bucket += step;
+		}
+	}
+	return bucket;
 }
 
 static inline void count_in(u64 *buckets, u64 ns)

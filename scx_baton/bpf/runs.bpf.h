@@ -29,6 +29,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	}
 	t->run_vm = t->vm;
 	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
+	runs_on(cpu)->outside = t->outside_ns > OUTSIDE_NS / 2;
 	if (c->vm != t->vm)
 		c->mixed_at = t->run_at;
 	c->vm_ran_at = t->run_at;
@@ -103,10 +104,11 @@ static void ran_for_spinner(struct task_struct *p, struct task_ctx *t)
  * before it enters the guest again (baton_vcpu_load()). As it may have run for long with nobody to
  * take its pCPU, the ticks within its guest count, too.
  */
-static void stays_vcpu(const struct task_struct *p, struct task_ctx *t)
+static void stays_vcpu(const struct task_struct *p, struct task_ctx *t, s32 cpu)
 {
 	if (p->flags & PF_VCPU)
 		t->outside_ns = 0;
+	runs_on(cpu)->outside = t->outside_ns > OUTSIDE_NS / 2;
 	if (t->outside_ns <= OUTSIDE_NS || !vm_of(t))
 		return;
 	leave_vm(p, t);

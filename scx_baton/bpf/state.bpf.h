@@ -84,10 +84,9 @@ static inline void count_add(enum baton_count which, s64 more)
 	__sync_fetch_and_add(&shared.counts[which].n, more);
 }
 
-/* The vCPU that @cpu runs, as vcpu_key(); 0: none. */
-static inline u64 *vcpu_on(s32 cpu)
+static inline struct cpu_runs_vcpu *runs_on(s32 cpu)
 {
-	return &shared.runs[cpu & (MAX_CPUS - 1)].vcpu;
+	return &shared.runs[cpu & (MAX_CPUS - 1)];
 }
 
 /* So that nobody walks 1,024 slots for three VMs. */

@@ -9,6 +9,7 @@ use crate::machine::{KvmEvent, Machine};
 
 type LoadFn = unsafe extern "C" fn(*mut KvmVcpu, i32) -> i32;
 type VcpuFn = unsafe extern "C" fn(*mut KvmVcpu) -> i32;
+type WakeupFn = unsafe extern "C" fn(u64, bool, bool) -> i32;
 type AcceptFn = unsafe extern "C" fn(u32, u16, u16, u8) -> i32;
 type VmFn = unsafe extern "C" fn(*mut Kvm) -> i32;
 
@@ -19,7 +20,7 @@ pub struct Probes {
     pub spun: Option<VcpuFn>,
     pub accept: Option<AcceptFn>,
     pub halt: Option<VcpuFn>,
-    pub halted: Option<VcpuFn>,
+    pub halted: Option<WakeupFn>,
     pub destroy: Option<VmFn>,
 }
 
@@ -64,6 +65,16 @@ impl Scx {
             }
             return;
         }
+        if event == KvmEvent::Halted {
+            if let Some(halted) = self.probes.halted {
+                // SAFETY: plain numbers, which it does not look at.
+                let run = || unsafe {
+                    halted(0, false, true);
+                };
+                self.probe(m, In::Locked, cpu, "tp_btf/kvm_vcpu_wakeup", run);
+            }
+            return;
+        }
         if event == KvmEvent::VcpuLoaded && self.outside[m.task(task).vm as usize] {
             return;
         }
@@ -89,8 +100,7 @@ impl Scx {
             KvmEvent::Spins => (self.probes.spin, "fentry/kvm_vcpu_on_spin"),
             KvmEvent::Spun => (self.probes.spun, "fexit/kvm_vcpu_on_spin"),
             KvmEvent::Halts { .. } => (self.probes.halt, "fentry/kvm_vcpu_halt"),
-            KvmEvent::Halted => (self.probes.halted, "fexit/kvm_vcpu_halt"),
-            KvmEvent::VcpuLoaded | KvmEvent::IpiSent { .. } => return,
+            KvmEvent::VcpuLoaded | KvmEvent::Halted | KvmEvent::IpiSent { .. } => return,
         };
         if let Some(probe) = probe {
             // SAFETY: as above.
