@@ -5,7 +5,7 @@
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
-#include "owing.bpf.h"
+#include "polling.bpf.h"
 #include "tree.bpf.h"
 #include "waits.bpf.h"
 #include "wanted.bpf.h"
@@ -81,7 +81,7 @@ verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ra
 {
 	u64 seen, halting, spins, costop;
 
-	if (!vm || !t)
+	if (!vm || !t || !halts_followed())
 		return 0;
 	seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
 	if (vcpu_halts(vm, t->ran))

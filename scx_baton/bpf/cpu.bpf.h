@@ -94,7 +94,7 @@ verified_once int polls(s32 cpu)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
 
-	return vm && vm_has_bit(vm->polling, c->vcpu_id);
+	return vm && halts_followed() && vm_has_bit(vm->polling, c->vcpu_id);
 }
 
 static bool runs_whole_gang(s32 cpu)

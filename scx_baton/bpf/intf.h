@@ -232,6 +232,9 @@ struct baton_shared {
 	struct vm_ctx vms[MAX_VMS]; /* by slot; MAX_VMS is at 0, as slot 0 is NO_VM */
 	struct host_count counts[NR_COUNTS];
 	struct cpu_runs_vcpu runs[MAX_CPUS];
+	u64 halts_since; /* ns; what was noted of a HLT until then is stale */
+	u32 halts_off; /* set by the loader: HLTs are not followed */
+	u32 none[13];
 };
 
 #define STAT(name, words, meaning) STAT_##name,

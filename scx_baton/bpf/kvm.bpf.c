@@ -223,15 +223,19 @@ int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
+	u64 now;
 
 	if (!vm)
 		return 0;
+	now = scx_bpf_now();
+	if (shared.halts_since == HALTS_NOT_SEEN && halts_followed())
+		shared.halts_since = now - 1;
 	__sync_fetch_and_add(&vm->times.halts, 1);
 #ifdef __TARGET_ARCH_x86
 	vm->own_limit = vcpu->kvm->override_halt_poll_ns;
 	vm->guest_polls = !(vcpu->arch.msr_kvm_poll_control & 1);
 #endif
-	t->halted_at = scx_bpf_now();
+	t->halted_at = now;
 	t->slept_at = 0;
 	t->ran = 0;
 	poll_begins(vm, t->vcpu_id);
@@ -251,7 +255,7 @@ int BPF_PROG(baton_halted, u64 ns, bool waited, bool valid)
 	if (!vm)
 		return 0;
 	poll_ends(vm, t->vcpu_id);
-	if (t->halted_at)
+	if (has_halted(t))
 		halt_ends(&vm->halt, t, scx_bpf_now());
 	t->halted_at = 0;
 	return 0;

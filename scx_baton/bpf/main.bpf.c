@@ -169,7 +169,7 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	charge(p, t, cpu, scx_bpf_now());
 	if (!runnable)
 		stay(t);
-	if (!runnable && t->halted_at && !t->slept_at)
+	if (!runnable && has_halted(t) && !t->slept_at)
 		t->slept_at = t->run_at;
 	runs_no_more(t, cpu);
 	t->boosted = BOOST_NONE;

@@ -129,7 +129,7 @@ static bool must_leave(const struct task_struct *prev, const struct task_ctx *t,
 		       bool asked, u64 now)
 {
 	return !bpf_cpumask_test_cpu(cpu, prev->cpus_ptr) || t->leaves_for ||
-	       throttled_until(t, now) || (asked && t->halted_at && !t->slept_at);
+	       throttled_until(t, now) || (asked && has_halted(t) && !t->slept_at);
 }
 
 /* Start a vCPU that waits in another LLC, if that goes before @near, of the VMs, and @host. */

@@ -35,6 +35,20 @@ static inline void look_soon(u32 cpu, u64 ns)
 		bpf_timer_start(&look->timer, ns, 0);
 }
 
+/* HLTs are followed only while somebody waits for a pCPU, or asks for what is counted. */
+#define HALTS_NOT_SEEN (~0ULL)
+
+static inline bool halts_followed(void)
+{
+	return !shared.halts_off;
+}
+
+/* Is @t in HLT? */
+static inline bool has_halted(const struct task_ctx *t)
+{
+	return t->halted_at > shared.halts_since;
+}
+
 static inline void poll_begins(struct vm_ctx *vm, u32 id)
 {
 	if (id >= MAX_VCPUS || vm_has_bit(vm->polling, id))

@@ -36,9 +36,9 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	c->vm = t->vm;
 	c->vcpu_id = t->vcpu_id;
 	c->pid = p->pid;
-	if (t->halted_at && !t->slept_at)
+	if (has_halted(t) && !t->slept_at)
 		poll_begins(vm, t->vcpu_id);
-	if (t->woken_at && t->slept_at)
+	if (t->woken_at && has_halted(t) && t->slept_at)
 		count_in(vm->halt.wakeups, t->run_at - t->woken_at);
 	t->woken_at = 0;
 	/* A directed yield changes who runs, not why. */

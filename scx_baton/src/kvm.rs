@@ -21,17 +21,25 @@ pub fn is_present() -> bool {
     is_loaded("kvm_amd") || is_loaded("kvm_intel") || (module("kvm").exists() && !is_loaded("kvm"))
 }
 
+/// Which probes: some are attached only while what they tell matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    All,
+    Ipis,
+    Halts,
+}
+
 /// Attached probes; dropping them detaches.
 pub struct Probes {
-    /// Those of IPIs, while they are followed.
     ipis: Vec<Link>,
+    halts: Vec<Link>,
     _links: Vec<Link>,
     object: Object,
 }
 
 impl Probes {
     /// Load the probes with the maps of the same names of `scheduler`, and attach all but those of
-    /// IPIs.
+    /// IPIs and HLTs.
     pub fn attach(scheduler: &Object) -> Result<Self> {
         let mut open = ObjectBuilder::default()
             .name("baton_kvm")?
@@ -46,8 +54,8 @@ impl Probes {
         let object = open.load().context(
             "cannot load the KVM probes; does the kernel have CONFIG_DEBUG_INFO_BTF_MODULES=y?",
         )?;
-        let links = attach(&object, false)?;
-        Ok(Self { ipis: Vec::new(), _links: links, object })
+        let links = attach(&object, Of::All)?;
+        Ok(Self { ipis: Vec::new(), halts: Vec::new(), _links: links, object })
     }
 
     /// What the vCPUs of the VM in `slot` have done until now; it has `vcpus` of them.
@@ -85,20 +93,34 @@ impl Probes {
     /// Follow IPIs, or no longer. On x86 alone: the local APIC's tracepoints tell of them.
     pub fn follow_ipis(&mut self, follow: bool) -> Result<()> {
         match (follow && cfg!(target_arch = "x86_64"), self.ipis.is_empty()) {
-            (true, true) => self.ipis = attach(&self.object, true)?,
+            (true, true) => self.ipis = attach(&self.object, Of::Ipis)?,
             (false, false) => self.ipis.clear(),
             _ => {}
         }
         Ok(())
     }
+
+    /// Follow HLTs, or no longer. The BPF programs must know before it begins or ends.
+    pub fn follow_halts(&mut self, follow: bool) -> Result<()> {
+        self.halts = if follow { attach(&self.object, Of::Halts)? } else { Vec::new() };
+        Ok(())
+    }
 }
 
-/// Attach those of IPIs, or all others.
-fn attach(object: &Object, of_ipis: bool) -> Result<Vec<Link>> {
+/// Of what a probe tells.
+fn of(program: &str) -> Of {
+    match program {
+        "baton_halt" | "baton_halted" => Of::Halts,
+        _ if program.ends_with("accept_irq") => Of::Ipis,
+        _ => Of::All,
+    }
+}
+
+fn attach(object: &Object, which: Of) -> Result<Vec<Link>> {
     object
         .progs_mut()
         .filter(|program| program.prog_type() != ProgramType::Syscall)
-        .filter(|program| program.name().to_string_lossy().ends_with("accept_irq") == of_ipis)
+        .filter(|program| of(&program.name().to_string_lossy()) == which)
         .map(|program| {
             let name = program.name().to_string_lossy().into_owned();
             program.attach().map_err(|e| anyhow!("cannot attach KVM probe {name}: {e}"))

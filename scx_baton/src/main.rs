@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-use waits::Waits;
+use waits::{ASKED_LOOKS, Follow, HALT_LOOKS, IPI_LOOKS, Waits};
 
 const NAME: &str = "scx_baton";
 
@@ -52,7 +52,8 @@ struct Scheduler<'a> {
     skel: bpf_skel::BpfSkel<'a>,
     struct_ops: Option<libbpf_rs::Link>,
     probes: Option<kvm::Probes>,
-    follow: waits::Follow,
+    follow_ipis: Follow,
+    follow_halts: Follow,
     stats_server: StatsServer<(), Metrics>,
     wants_ipis: bool,
     /// The kernel tells of `cpu.max`.
@@ -131,6 +132,8 @@ impl<'a> Scheduler<'a> {
 
         let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no options")?;
         tell_topology(rodata, &topo)?;
+        let shared = skel.maps.bss_shared_data.as_mut();
+        shared.context("the BPF object shares nothing")?.shared.halts_off = 1;
         let mut policy = opts.yield_policy.clone();
         policy.dedup();
         rodata.yield_policy.fill(yield_reason_YIELD_NONE);
@@ -153,7 +156,8 @@ impl<'a> Scheduler<'a> {
             skel,
             struct_ops,
             probes: None,
-            follow: waits::Follow::default(),
+            follow_ipis: Follow::default(),
+            follow_halts: Follow::default(),
             stats_server,
             wants_ipis,
             told_of_quotas,
@@ -212,25 +216,48 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// Another second is over: IPIs are followed while vCPUs wait for pCPUs.
-    fn follow_ipis(&mut self) -> Result<()> {
+    /// Another second is over: IPIs and HLTs are followed while vCPUs wait for pCPUs.
+    fn look_at_waits(&mut self) -> Result<()> {
         let bss = self.skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
-        let waited = &raw mut bss.waited_long;
+        let at = &raw mut bss.waited_long;
         // SAFETY: an integer in memory that stays mapped with the object; BPF programs write it at
         // any time.
-        self.follow.look(unsafe { waited.read_volatile() } != 0);
+        let waited = unsafe { at.read_volatile() } != 0;
         // SAFETY: as above.
-        unsafe { waited.write_volatile(0) };
-        match &mut self.probes {
-            Some(probes) => probes.follow_ipis(self.wants_ipis && self.follow.is_on()),
-            None => Ok(()),
+        unsafe { at.write_volatile(0) };
+        self.follow_ipis.look(waited, IPI_LOOKS);
+        self.follow_halts.look(waited, HALT_LOOKS);
+        self.follow()
+    }
+
+    /// Probes come and go.
+    fn follow(&mut self) -> Result<()> {
+        if let Some(probes) = &mut self.probes {
+            probes.follow_ipis(self.wants_ipis && self.follow_ipis.is_on())?;
         }
+        // The governor of polling lives on them.
+        let wanted = self.follow_halts.is_on() || self.polling.is_some();
+        let follows = wanted && self.probes.is_some();
+        let bss =
+            self.skel.maps.bss_shared_data.as_mut().context("the BPF object shares nothing")?;
+        let (since, off) = (&raw mut bss.shared.halts_since, &raw mut bss.shared.halts_off);
+        // SAFETY: integers in memory that stays mapped with the object, which BPF programs read at
+        // any time. What was noted before is stale when they have seen the first HLT.
+        unsafe {
+            if follows == (off.read_volatile() == 0) {
+                return Ok(());
+            }
+            since.write_volatile(u64::MAX);
+            off.write_volatile(u32::from(!follows));
+        }
+        log::debug!("HLTs are followed: {follows}");
+        self.probes.as_mut().map_or(Ok(()), |probes| probes.follow_halts(follows))
     }
 
     /// What is due each second.
     fn look(&mut self) -> Result<()> {
         self.follow_kvm()?;
-        self.follow_ipis()?;
+        self.look_at_waits()?;
         if let Some(mut polling) = self.polling.take() {
             polling.govern(&self.vms()?)?;
             self.polling = Some(polling);
@@ -259,14 +286,15 @@ impl<'a> Scheduler<'a> {
                 recv(req_ch) -> asked => {
                     asked?;
                     res_ch.send(self.metrics()?)?;
+                    self.follow_halts.begin(ASKED_LOOKS);
+                    self.follow()?;
                 }
                 recv(waits.told) -> told => {
                     told.context("the thread that hears of waiting vCPUs has ended")?;
-                    self.follow.begin();
+                    self.follow_ipis.begin(IPI_LOOKS);
+                    self.follow_halts.begin(HALT_LOOKS);
                     log::debug!("vCPUs wait: IPIs are followed");
-                    if let Some(probes) = &mut self.probes {
-                        probes.follow_ipis(self.wants_ipis)?;
-                    }
+                    self.follow()?;
                 }
                 default(next.saturating_duration_since(Instant::now())) => {}
             }

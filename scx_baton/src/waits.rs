@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! While vCPUs wait for pCPUs, it matters who has sent whom an IPI: bpf/waits.bpf.h.
+//! While vCPUs wait for pCPUs, it matters who has sent whom an IPI, and who halts: bpf/waits.bpf.h.
 
 use anyhow::{Context, Result};
 use crossbeam::channel::{Receiver, bounded};
@@ -9,7 +9,13 @@ use std::time::Duration;
 
 /// IPIs are followed for so many looks more, a second apart, when no vCPU has waited for long: a
 /// probe that comes and goes would cost more than one that stays.
-const QUIET_LOOKS: u32 = 5;
+pub const IPI_LOOKS: u32 = 5;
+
+/// HLTs: these probes change the kernel's code where they come and go.
+pub const HALT_LOOKS: u32 = 60;
+
+/// HLTs, for who asks for statistics: longer than from one scrape to the next.
+pub const ASKED_LOOKS: u32 = 300;
 
 /// How long the thread that listens may outlive who listens.
 const OUTLIVES: Duration = Duration::from_secs(60);
@@ -42,27 +48,30 @@ impl Waits {
     }
 }
 
-/// Whether IPIs are to be followed, from what is seen each second.
+/// Whether something is to be followed, from what is seen each second.
 #[derive(Default)]
 pub struct Follow {
-    quiet: u32,
-    on: bool,
+    /// So many looks more.
+    left: u32,
 }
 
 impl Follow {
-    /// vCPUs have begun to wait.
-    pub fn begin(&mut self) {
-        *self = Follow { quiet: 0, on: true };
+    /// For `looks` more at least.
+    pub fn begin(&mut self, looks: u32) {
+        self.left = self.left.max(looks);
     }
 
-    /// A second is over, in which a vCPU `waited` for long, or none did.
-    pub fn look(&mut self, waited: bool) {
-        self.quiet = if waited { 0 } else { self.quiet + 1 };
-        self.on &= self.quiet < QUIET_LOOKS;
+    /// A second is over, in which a vCPU `waited` for long, or none did: then it ends in `looks`.
+    pub fn look(&mut self, waited: bool, looks: u32) {
+        if waited && self.is_on() {
+            self.begin(looks);
+        } else {
+            self.left = self.left.saturating_sub(1);
+        }
     }
 
     pub fn is_on(&self) -> bool {
-        self.on
+        self.left > 0
     }
 }
 
@@ -73,14 +82,28 @@ mod tests {
     #[test]
     fn ipis_are_followed_until_nobody_has_waited_for_five_seconds() {
         let mut follow = Follow::default();
-        follow.look(true);
+        follow.look(true, IPI_LOOKS);
         assert!(!follow.is_on());
-        follow.begin();
+        follow.begin(IPI_LOOKS);
         for waited in [false, false, false, false, true, false, false, false, false] {
-            follow.look(waited);
+            follow.look(waited, IPI_LOOKS);
             assert!(follow.is_on());
         }
-        follow.look(false);
+        follow.look(false, IPI_LOOKS);
+        assert!(!follow.is_on());
+    }
+
+    #[test]
+    fn who_asks_is_answered_for_longer_than_vcpus_wait() {
+        let mut follow = Follow::default();
+        follow.begin(ASKED_LOOKS);
+        follow.look(true, HALT_LOOKS);
+        follow.begin(HALT_LOOKS);
+        for _ in 0..ASKED_LOOKS - 1 {
+            follow.look(false, HALT_LOOKS);
+            assert!(follow.is_on());
+        }
+        follow.look(false, HALT_LOOKS);
         assert!(!follow.is_on());
     }
 }
