@@ -65,7 +65,7 @@ verified_once int leave_queue(struct task_ctx *t, u64 now)
 		busy = waited;
 	if (t->queued_cpu)
 		leave_bound(t, vm);
-	else
+	else if (halts_followed())
 		__sync_fetch_and_add(&vm->seen_costop, busy);
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy);

@@ -48,14 +48,17 @@ static bool dispatch_given(s32 cpu, bool asked, u64 now)
 			pid = 0;
 		else if (dispatch_visitor(slot, cpu, now))
 			return true;
+		c->resume_pid = 0;
 	}
 	started = pid && start_vcpu(pid, slot, slice, why, cpu);
+	if (why == BOOST_NONE) {
+		if (started)
+			c->resuming = pid;
+		return started;
+	}
 	c->boost_pid = 0;
-	if (why == BOOST_SIBLING)
-		stat_add(started ? STAT_OBEYED : STAT_MISSED_RACED, 1);
-	else if (started)
-		c->resuming = pid;
-	if (why == BOOST_NONE || !started)
+	stat_add(started ? STAT_OBEYED : STAT_MISSED_RACED, 1);
+	if (!started)
 		c->resume_pid = 0;
 	else if (c->resume_pid)
 		look_soon(cpu, BOOST_IPI_NS);

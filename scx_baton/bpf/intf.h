@@ -132,7 +132,6 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[2]; /* a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

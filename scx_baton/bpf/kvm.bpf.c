@@ -118,7 +118,8 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	vm = vm_slot(slot);
 	if (!vm)
 		return 0;
-	/* A thread may run a vCPU of one VM after one of another. */
+	/* A thread may run a vCPU of one VM after one of another: what runs here is out of date. */
+	runs_on(cpu)->outside = 1;
 	if (old)
 		__sync_fetch_and_sub(&old->nr_vcpus, 1);
 	t->vtime = vm->vcpu_vnow;
@@ -158,7 +159,8 @@ int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 		return 0;
 	t->spinning = true;
 	__sync_fetch_and_add(&vm->times.spins, 1);
-	__sync_fetch_and_add(&vm->seen_spins, 1);
+	if (halts_followed())
+		__sync_fetch_and_add(&vm->seen_spins, 1);
 	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
 		__sync_fetch_and_add(&vm->times.spin_ns, now - t->spun_at);
 	if (t->awaiting_verdict) {

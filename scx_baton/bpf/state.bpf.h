@@ -17,6 +17,7 @@
 
 /* One map, which the KVM probes and the loader have mapped, too: no look-up, only an address. */
 struct baton_shared shared SEC(".bss.shared") __attribute__((aligned(64)));
+_Static_assert(sizeof(struct vm_ctx) % 64 == 0, "a VM's record is a number of cache lines");
 
 /* Address of struct kvm -> slot. */
 struct {

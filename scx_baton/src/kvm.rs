@@ -102,7 +102,12 @@ impl Probes {
 
     /// Follow HLTs, or no longer. The BPF programs must know before it begins or ends.
     pub fn follow_halts(&mut self, follow: bool) -> Result<()> {
-        self.halts = if follow { attach(&self.object, Of::Halts)? } else { Vec::new() };
+        // A HLT whose end was not seen would count as one that goes on: the probe of the end comes
+        // first, and goes last.
+        while self.halts.pop().is_some() {}
+        if follow {
+            self.halts = attach(&self.object, Of::Halts)?;
+        }
         Ok(())
     }
 }
@@ -117,10 +122,12 @@ fn of(program: &str) -> Of {
 }
 
 fn attach(object: &Object, which: Of) -> Result<Vec<Link>> {
-    object
-        .progs_mut()
-        .filter(|program| program.prog_type() != ProgramType::Syscall)
-        .filter(|program| of(&program.name().to_string_lossy()) == which)
+    let programs = object.progs_mut().filter(|program| program.prog_type() != ProgramType::Syscall);
+    let mut programs: Vec<_> =
+        programs.filter(|program| of(&program.name().to_string_lossy()) == which).collect();
+    programs.sort_by_key(|program| program.name() != "baton_halted");
+    programs
+        .into_iter()
         .map(|program| {
             let name = program.name().to_string_lossy().into_owned();
             program.attach().map_err(|e| anyhow!("cannot attach KVM probe {name}: {e}"))

@@ -41,7 +41,7 @@ use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use waits::{ASKED_LOOKS, Follow, HALT_LOOKS, IPI_LOOKS, Waits};
@@ -54,6 +54,8 @@ struct Scheduler<'a> {
     probes: Option<kvm::Probes>,
     follow_ipis: Follow,
     follow_halts: Follow,
+    /// The kernel did not attach the probes of HLTs.
+    halts_refused: bool,
     stats_server: StatsServer<(), Metrics>,
     wants_ipis: bool,
     /// The kernel tells of `cpu.max`.
@@ -158,6 +160,7 @@ impl<'a> Scheduler<'a> {
             probes: None,
             follow_ipis: Follow::default(),
             follow_halts: Follow::default(),
+            halts_refused: false,
             stats_server,
             wants_ipis,
             told_of_quotas,
@@ -244,14 +247,24 @@ impl<'a> Scheduler<'a> {
         // SAFETY: integers in memory that stays mapped with the object, which BPF programs read at
         // any time. What was noted before is stale when they have seen the first HLT.
         unsafe {
-            if follows == (off.read_volatile() == 0) {
+            if follows == (off.read_volatile() == 0) || self.halts_refused {
                 return Ok(());
             }
-            since.write_volatile(u64::MAX);
+            if follows {
+                since.write_volatile(u64::MAX);
+                fence(Ordering::SeqCst);
+            }
             off.write_volatile(u32::from(!follows));
         }
         log::debug!("HLTs are followed: {follows}");
-        self.probes.as_mut().map_or(Ok(()), |probes| probes.follow_halts(follows))
+        let Some(probes) = &mut self.probes else { return Ok(()) };
+        if let Err(why) = probes.follow_halts(follows) {
+            log::warn!("HLTs are not followed: {why:#}");
+            self.halts_refused = true;
+            // SAFETY: as above.
+            unsafe { off.write_volatile(1) };
+        }
+        Ok(())
     }
 
     /// What is due each second.
@@ -293,7 +306,7 @@ impl<'a> Scheduler<'a> {
                     told.context("the thread that hears of waiting vCPUs has ended")?;
                     self.follow_ipis.begin(IPI_LOOKS);
                     self.follow_halts.begin(HALT_LOOKS);
-                    log::debug!("vCPUs wait: IPIs are followed");
+                    log::debug!("vCPUs wait");
                     self.follow()?;
                 }
                 default(next.saturating_duration_since(Instant::now())) => {}

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// probe that comes and goes would cost more than one that stays.
 pub const IPI_LOOKS: u32 = 5;
 
-/// HLTs: these probes change the kernel's code where they come and go.
-pub const HALT_LOOKS: u32 = 60;
+/// HLTs: to attach and detach their probes takes some 80 million instructions.
+pub const HALT_LOOKS: u32 = 20;
 
 /// HLTs, for who asks for statistics: longer than from one scrape to the next.
 pub const ASKED_LOOKS: u32 = 300;
