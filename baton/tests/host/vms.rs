@@ -121,6 +121,31 @@ fn a_large_vm_is_told_of_with_all_its_vcpus() {
     }
 }
 
+/// The probes of HLTs (`kvm.rs`) come when somebody asks, and were not there while nobody waited.
+#[test]
+fn halts_are_followed_once_somebody_asks() {
+    let found = on_host(
+        From::Guests,
+        r#"
+        links() { cat /proc/$baton_pid/fdinfo/* 2>/dev/null | grep -c '^link_type:'; }
+        told() { timeout 30 scx_baton --monitor 0.5 --totals 2>/dev/null | sed -n 2p; }
+        for try in 1 2 3; do
+            sleep 25
+            [ $(links) -ge ${quiet:-99} ] || quiet=$(links)
+        done
+        told >/dev/null
+        sleep 1
+        echo "quiet=$quiet"; echo "asked=$(links)"
+        first=$(told)
+        sleep 1
+        echo "first=$first"; echo "later=$(told)"
+        "#,
+    );
+    assert!(found.number("asked") >= found.number("quiet") + 2.0, "{}", found.out);
+    let halts = |when: &str| number_behind(found.text(when))("halts");
+    assert!(halts("later") > halts("first"), "{}", found.out);
+}
+
 /// `baton top` shows the same VMs whoever schedules them; doctor and the loader name a blocker.
 #[test]
 fn operators_see_vms_by_name() {
