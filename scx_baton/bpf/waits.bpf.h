@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Tells the loader that vCPUs wait for pCPUs. Only then does it matter who has sent whom an IPI,
- * and who halts; the probes that follow cost each IPI some 500 instructions, each HLT as many (exact
- * host), and are attached only while vCPUs wait.
+ * and who halts; the probes that follow cost each of either some 500 instructions (exact host),
+ * and are attached only while vCPUs wait.
  */
 #ifndef BATON_WAITS_BPF_H
 #define BATON_WAITS_BPF_H
