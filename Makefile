@@ -24,6 +24,7 @@
 # make bench-top                   what 'baton top' costs with 300 VMs, without and with Baton
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
+# make bench-callbacks ACCOUNT=FILE   the same by function
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
 
 CLANG_FORMAT ?= $(shell for v in 22 21 20 19 18 17; do command -v clang-format-$$v && break; done || echo clang-format)
@@ -170,7 +171,7 @@ bench-callbacks: build
 	@echo "counting instructions on the exact host (10 minutes)"
 	@$(CARGO) bench --quiet -p baton --bench callbacks -- \
 		--peer $(abspath $(TARGET_DIR))/release/examples/scx_empty --peer $(PEERS)/bin/scx_bpfland \
-		$(if $(JSON),--json $(abspath $(JSON)))
+		$(if $(JSON),--json $(abspath $(JSON))) $(if $(ACCOUNT),--account $(abspath $(ACCOUNT)))
 
 # Two builds in different directories give the same image: takes a second build of everything.
 ELSEWHERE = $(TARGET_DIR)/a/directory/elsewhere
