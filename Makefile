@@ -171,7 +171,8 @@ bench-callbacks: build
 	@echo "counting instructions on the exact host (10 minutes)"
 	@$(CARGO) bench --quiet -p baton --bench callbacks -- \
 		--peer $(abspath $(TARGET_DIR))/release/examples/scx_empty --peer $(PEERS)/bin/scx_bpfland \
-		$(if $(JSON),--json $(abspath $(JSON))) $(if $(ACCOUNT),--account $(abspath $(ACCOUNT)))
+		$(if $(JSON),--json $(abspath $(JSON))) \
+		$(if $(ACCOUNT),--account $(abspath $(ACCOUNT)))
 
 # Two builds in different directories give the same image: takes a second build of everything.
 ELSEWHERE = $(TARGET_DIR)/a/directory/elsewhere
