@@ -24,7 +24,8 @@ pub fn is_present() -> bool {
 /// Which probes: some are attached only while what they tell matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
-    All,
+    /// What is always attached.
+    Rest,
     Ipis,
     Halts,
 }
@@ -54,7 +55,7 @@ impl Probes {
         let object = open.load().context(
             "cannot load the KVM probes; does the kernel have CONFIG_DEBUG_INFO_BTF_MODULES=y?",
         )?;
-        let links = attach(&object, Of::All)?;
+        let links = attach(&object, Of::Rest)?;
         Ok(Self { ipis: Vec::new(), halts: Vec::new(), _links: links, object })
     }
 
@@ -117,7 +118,7 @@ fn of(program: &str) -> Of {
     match program {
         "baton_halt" | "baton_halted" => Of::Halts,
         _ if program.ends_with("accept_irq") => Of::Ipis,
-        _ => Of::All,
+        _ => Of::Rest,
     }
 }
 
