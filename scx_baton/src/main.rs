@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-use waits::{ASKED_LOOKS, Follow, HALT_LOOKS, IPI_LOOKS, Waits};
+use waits::{ASKED_LOOKS, Follow, HALT_LOOKS, IPI_LOOKS, START_LOOKS, Waits};
 
 const NAME: &str = "scx_baton";
 
@@ -180,6 +180,7 @@ impl<'a> Scheduler<'a> {
         match (kvm::is_present(), self.probes.is_some()) {
             (true, false) => {
                 self.probes = Some(kvm::Probes::attach(self.skel.object())?);
+                self.follow_halts.begin(START_LOOKS);
                 info!("watching KVM");
                 if let Some((how, budget)) = self.halt_poll {
                     self.polling = Some(Polling::begin(how, budget, self.pcpus)?);

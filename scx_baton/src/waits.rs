@@ -14,6 +14,9 @@ pub const IPI_LOOKS: u32 = 5;
 /// HLTs: attaching their probes takes 25 million instructions (exact host), ftrace's mostly.
 pub const HALT_LOOKS: u32 = 20;
 
+/// HLTs, from when KVM is there: which VMs halt is known before anybody waits.
+pub const START_LOOKS: u32 = 60;
+
 /// HLTs, for who asks for statistics: longer than from one scrape to the next.
 pub const ASKED_LOOKS: u32 = 300;
 
