@@ -119,6 +119,26 @@ fn siblings_that_share_one_pcpu_take_short_slices() {
     assert!(out.vms[2].rate > 300.0, "{} a second", out.vms[2].rate);
 }
 
+/// A VM has more than its share by vCPUs that may not run on pCPUs 0 and 1, so that another one, of
+/// which all may, goes before it there: the one vCPU that may run nowhere else waited for ever.
+#[test]
+fn a_vcpu_kept_to_some_pcpus_runs_although_its_vm_has_its_share() {
+    let task = |i: u32, cpus: &str| format!("[[fault]]\nat-ms = 5\ntask = {i}\ncpus = [{cpus}]\n");
+    let others: String = (1..9).map(|i| task(i, "2, 3, 4, 5, 6, 7")).collect();
+    let vm = |more: &str| format!("[[vm]]\nworkload = \"compute\"\n{more}\n");
+    let vms = [
+        vm("vcpus = 9"),
+        vm("vcpus = 3\ncpus = \"0-1\""),
+        vm("vcpus = 6\ncpus = \"2-7\"\nweight = 10"),
+    ];
+    let out = run(&format!(
+        "machine = \"xeon-8\"\nscheduler = \"scx_baton\"\nseconds = 3.0\n{}{}{others}",
+        vms.concat(),
+        task(0, "0, 1")
+    ));
+    assert!(out.longest_wait_ms < 700.0, "{} ms", out.longest_wait_ms);
+}
+
 /// Three threads of one pCPU that sleep, so that one waits whenever another stops: virtual time
 /// stood still, as only the first one of a queue was looked at, and the third waited for seconds.
 #[test]
