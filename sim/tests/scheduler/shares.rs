@@ -14,6 +14,18 @@ fn threads_that_become_vcpus_while_they_run_are_charged() {
     assert!(two.jain.is_some_and(|jain| jain > 0.99));
 }
 
+/// Thirty VMs that may run on two pCPUs alone go before the one that may use the other two: a pCPU
+/// that has tried eight of them in vain takes any VM that may run there, rather than none.
+#[test]
+fn no_pcpu_is_idle_for_those_that_may_not_run_there() {
+    let out = run(&format!(
+        "{}pcpus = 4\n[[vm]]\nvcpus = 2\ncpus = \"2-3\"\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 30\nvcpus = 2\ncpus = \"0-1\"\nworkload = \"compute\"\n",
+        quiet()
+    ));
+    assert!(out.vms[0].used > 1.9, "{} of 2 pCPUs", out.vms[0].used);
+}
+
 /// cpu.max of one VM; the other gets what is left, and the burst is saved up while it halts.
 #[test]
 fn quotas_are_kept() {
