@@ -19,9 +19,8 @@ fn threads_that_become_vcpus_while_they_run_are_charged() {
 #[test]
 fn no_pcpu_is_idle_for_those_that_may_not_run_there() {
     let out = run(&format!(
-        "{}pcpus = 4\n[[vm]]\nvcpus = 2\ncpus = \"2-3\"\nworkload = \"compute\"\n\
-         [[vm]]\ncount = 30\nvcpus = 2\ncpus = \"0-1\"\nworkload = \"compute\"\n",
-        quiet()
+        "{HEAD}pcpus = 4\n[[vm]]\nvcpus = 2\ncpus = \"2-3\"\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 30\nvcpus = 2\ncpus = \"0-1\"\nworkload = \"compute\"\n"
     ));
     assert!(out.vms[0].used > 1.9, "{} of 2 pCPUs", out.vms[0].used);
 }
