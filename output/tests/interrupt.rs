@@ -6,6 +6,8 @@ use nix::sys::signal::{SigHandler, Signal, raise, signal};
 
 #[test]
 fn a_closed_terminal_asks_for_an_end() {
+    // SAFETY: the default, no handler of ours. It is ignored if the tests run under nohup.
+    unsafe { signal(Signal::SIGHUP, SigHandler::SigDfl) }.expect("a signal");
     interrupt::install();
     assert!(!interrupt::asked());
     raise(Signal::SIGHUP).expect("a signal to this process");
