@@ -119,8 +119,9 @@ fn siblings_that_share_one_pcpu_take_short_slices() {
     assert!(out.vms[2].rate > 300.0, "{} a second", out.vms[2].rate);
 }
 
-/// A VM has more than its share by vCPUs that may not run on pCPUs 0 and 1, so that another one, of
-/// which all may, goes before it there: the one vCPU that may run nowhere else waited for ever.
+/// A VM has more than its share on pCPUs 2 to 7, so that another VM goes before it on pCPUs 0 and
+/// 1: the one vCPU that may run nowhere else waits for ever, unless a pCPU looks for those that
+/// starve.
 #[test]
 fn a_vcpu_kept_to_some_pcpus_runs_although_its_vm_has_its_share() {
     let task = |i: u32, cpus: &str| format!("[[fault]]\nat-ms = 5\ntask = {i}\ncpus = [{cpus}]\n");
