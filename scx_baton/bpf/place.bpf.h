@@ -146,6 +146,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	struct vm_ctx *vm = vm_now(t);
 	u64 now = scx_bpf_now(), release, slice;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
+	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	t->boosted = BOOST_NONE;
 	/* It waits already, and comes again with another affinity. */
@@ -174,8 +175,9 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 
 	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
-		if (cpu_ctx(cpu)->runs == RUNS_VCPU) {
-			cpu_ctx(cpu)->brief = 1;
+		if (c->runs == RUNS_VCPU) {
+			c->brief = 1;
+			c->kept_until = now + BRIEF_NS;
 			enq_flags |= SCX_ENQ_PREEMPT;
 		}
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);

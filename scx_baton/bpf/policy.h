@@ -82,21 +82,11 @@
 #define JUDGE_NS (200ULL * 1000)
 
 /*
- * A vCPU that was taken off its pCPU by something short runs there again within so much. A yield
- * does not take it to another cache before: a move between caches costs 10 us to 400 us
- * (sim/machines/rome-256.toml), and a thread of the kernel runs for 50 us.
+ * A vCPU that was taken off its pCPU by something short runs there again within so much. No tick
+ * gives it to others, and no yield takes it to another cache, before: a move between caches costs
+ * 10 us to 400 us (sim/machines/rome-256.toml), and a thread of the kernel runs for 50 us.
  */
 #define BRIEF_NS (200ULL * 1000)
-
-/*
- * Do most siblings of a vCPU of @vm run near other caches, if a cache has @near of the @online
- * pCPUs? Then a yield does not take it to another pCPU of its own cache either: the sibling that
- * gave that one away would be boosted on a far one, and so on.
- */
-static inline bool vm_is_far(const struct vm_ctx *vm, s32 near, s32 online)
-{
-	return (vm->nr_vcpus < online ? vm->nr_vcpus : online) > 2 * near;
-}
 
 /* A yielder is kept out at most so long, should its target never come to run. */
 #define KEEP_OUT_NS (1ULL * 1000 * 1000)

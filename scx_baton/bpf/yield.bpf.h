@@ -182,8 +182,12 @@ verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_
 		stat_add(STAT_MISSED_ASLEEP, 1);
 		return false;
 	}
+	/*
+	 * To another pCPU of its own cache neither, if its VM is larger than that: the sibling that
+	 * gave that one away would be boosted on a far one, and so on.
+	 */
 	if (is_kept(to_t) && home != cpu &&
-	    (llc_of(home) != llc_of(cpu) || vm_is_far(vm, nr_near(cpu), nr_online)) &&
+	    (llc_of(home) != llc_of(cpu) || (nr_llcs > 1 && (u32)vm->nr_vcpus > nr_near(cpu))) &&
 	    vtime_before(now, to_t->queued_at + BRIEF_NS)) {
 		stat_add(STAT_REFUSED, 1);
 		return false;

@@ -143,11 +143,6 @@ u64 t_quota_release(const struct quota *q, u64 now)
 	return quota_release(q, now);
 }
 
-bool t_vm_is_far(const struct vm_ctx *vm, s32 near, s32 online)
-{
-	return vm_is_far(vm, near, online);
-}
-
 u64 t_tree_share(u64 share, u32 weight, u64 all)
 {
 	return tree_share(share, weight, all);

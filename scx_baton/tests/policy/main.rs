@@ -40,7 +40,6 @@ unsafe extern "C" {
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
-    fn t_vm_is_far(vm: *const vm_ctx, near: i32, online: i32) -> bool;
     fn t_tree_share(share: u64, weight: u32, all: u64) -> u64;
     fn t_tree_weight(share: u64, n: u64) -> u32;
     fn t_host_lag(weight: u32) -> u64;

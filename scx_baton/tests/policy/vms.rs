@@ -256,20 +256,6 @@ proptest! {
         prop_assert!(false, "handed on for ever");
     }
 
-    /// A gang runs near several caches if not even two have room for those of it that can run.
-    #[test]
-    fn a_vm_is_far_that_needs_more_than_two_caches(
-        vcpus in 0i32..1024,
-        near in 1i32..64,
-        online in 1i32..1024,
-    ) {
-        let mut vm = vm();
-        vm.nr_vcpus = vcpus;
-        let runs = vcpus.min(online);
-        let naive = (runs + near - 1) / near > 2;
-        prop_assert_eq!(unsafe { t_vm_is_far(&vm, near, online) }, naive);
-    }
-
     /// Several run, and all that want to, together.
     #[test]
     fn a_gang_is_whole_of_which_nobody_waits(

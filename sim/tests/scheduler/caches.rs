@@ -87,6 +87,21 @@ fn a_gang_of_many_caches_does_not_scatter_by_its_yields() {
     assert!(moves < 1000.0, "{moves:.0} moves a second");
 }
 
+/// One VM as large as the host, alone: what a thread of the kernel interrupts runs on where it was.
+/// 140,000 moves between pCPUs a second where a yield took it to another one of its cache,
+/// 4,000 where any pCPU might have it from a tick on that found the thread.
+#[test]
+fn a_vm_as_large_as_the_host_stays_where_it_is() {
+    for (machine, vcpus) in [("ice-lake-160", 160), ("rome-256", 256)] {
+        let outcome = run(&format!(
+            "machine = \"{machine}\"\nscheduler = \"scx_baton\"\nseconds = 0.2\nwarmup = 0.2\n\
+             [[vm]]\nvcpus = {vcpus}\nworkload = \"ebizzy\"\n"
+        ));
+        let moves: f64 = outcome.vms[0].moves_per_s.iter().sum();
+        assert!(moves < 200.0, "{machine}: {moves:.0} moves a second");
+    }
+}
+
 /// A vCPU may run on one pCPU alone, which is idle, but for one that ends and goes away within a
 /// millisecond; it has run near another cache before. Nobody looked at it again.
 #[test]
