@@ -174,7 +174,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct 
 	observe(vm, t, cpu, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
 		return 0;
-	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants_before >> (EPOCH_SHIFT - 8),
+	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants >> (EPOCH_SHIFT - 8),
 		       nr_online);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));

@@ -92,6 +92,14 @@ struct halt_times {
 	u64 vain_ns; /* time until the others slept */
 };
 
+/* For what a VM, a host task or a cgroup counts among the children of its cgroup (tree.bpf.h). */
+struct tree_child {
+	u64 counted_at; /* ns; 0: never */
+	u32 weight; /* as it was counted */
+	u32 wants; /* ns of an epoch in which it wants the CPU */
+	u64 until; /* the epoch in which it counts no more, if it is not counted again */
+};
+
 /* One virtual machine. The slot's index is its identity inside the scheduler. */
 struct vm_ctx {
 	/* where the VM stands: one cache line */
@@ -111,8 +119,8 @@ struct vm_ctx {
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
 	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
-	u64 counted; /* the epoch in which it was counted there */
-	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until then */
+	struct tree_child child;
+	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until it was counted */
 	u32 turn_ganged; /* this turn has been counted as a gang */
 	u64 seen_ns; /* CPU time since @spread, @exits and @torn were decided last */
 	u64 seen_halting; /* of it, that of vCPUs that halt often */
@@ -132,6 +140,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
+	u64 none[6]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */
@@ -173,7 +182,7 @@ struct task_ctx {
 	/* the next line */
 	u64 run_at; /* ns; start of the stretch of CPU time not charged yet */
 	u64 weight_gen;
-	u64 wants; /* ns for which a host task ran or waited, in this epoch */
+	u64 wants; /* ns for which a host task ran or waited, since it was counted */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 seen_vnow; /* a host task that runs: vnow when it was charged last */
@@ -194,6 +203,7 @@ struct task_ctx {
 	u32 spinning; /* in kvm_vcpu_on_spin() */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 awaiting_verdict; /* the vCPU that it yielded to has run: was it of use? */
+	struct tree_child child; /* a host task */
 	u64 vcpu_since; /* ns; when it became a vCPU of its VM */
 	struct vcpu_times times; /* since then */
 };

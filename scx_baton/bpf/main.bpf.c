@@ -333,11 +333,15 @@ void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *fro
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
-	if (t)
+	if (t) {
 		t->weight_gen = 0;
+		t->child.until = 0;
+	}
 	/* Found again as its vCPUs run. */
-	if (vm)
+	if (vm) {
 		vm->levels = 0;
+		vm->child.until = 0;
+	}
 }
 
 void BPF_STRUCT_OPS(baton_cgroup_set_weight, struct cgroup *cgrp, u32 weight)

@@ -52,7 +52,7 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
  */
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
-	u64 entities = everybody.wants_before >> EPOCH_SHIFT, latest;
+	u64 entities = everybody.wants >> EPOCH_SHIFT, latest;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 	bool limited;

@@ -2,10 +2,10 @@
 /*
  * What a host task or a VM weighs in the tree of cgroups. Each cgroup divides what it gets among
  * its children that want the CPU, by cpu.weight: those that do not want it must not count, and
- * who does is not known but from what happened. So time is cut into epochs; in each one every
- * child counts with its weight times the part of the epoch before in which it ran or waited for
- * a pCPU. That is looked up once an epoch by each that runs, and nothing is walked for it but
- * the path upwards.
+ * who does is not known but from what happened. So time is cut into epochs; once in each, whoever
+ * runs is counted, with its weight times the part of the time since it was counted last in which
+ * it ran or waited for a pCPU, for the epochs to come. Nothing is walked for it but the path
+ * upwards.
  *
  * A VM is one child, of the cgroup that the threads of all its vCPUs share; the cgroups below it
  * (libvirt has one for each vCPU) weigh inside the VM.
@@ -26,16 +26,22 @@ static u64 cgroup_gen = 1;
 const volatile bool smt_active;
 static u32 nr_cpu_ids, nr_online;
 
+/* A child counts for fewer epochs than that before it is counted again; a power of two. */
+#define EPOCHS_AHEAD 32
+
+/* Of the children of a cgroup. */
+struct tree_count {
+	s64 sum; /* their weights, times the ns of an epoch in which each wants the CPU */
+	s64 wants; /* these ns */
+};
+
 struct cgrp_ctx {
 	u64 epoch;
-	u64 sum; /* of the weights of the children, times the ns for which they count */
-	u64 sum_before; /* in the epoch before */
-	u64 wants; /* ns in which they wanted the CPU, one by one */
-	u64 wants_before;
-	/* the same of children that waited for longer than an epoch: still to be counted */
-	u64 late_sum;
-	u64 late_wants;
-	u64 counted; /* the epoch in which it was counted with its parent */
+	u64 sum; /* what counts in this epoch, at least 0 */
+	u64 wants;
+	struct tree_count count; /* the same, as it was counted */
+	struct tree_count ahead[EPOCHS_AHEAD]; /* how that changes in epochs to come */
+	struct tree_child child;
 	u32 weight; /* cpu.weight */
 	u32 quota; /* slot of its cpu.max; 0: none */
 };
@@ -62,66 +68,94 @@ static bool has_core_cookie(struct task_struct *p)
 	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
 }
 
-/* What counts of an epoch, @gap epochs ago, and a part of what is @late. */
-static u64 of_epoch(u64 counted, u64 *late, u64 gap)
+/* An epoch has begun since the last look: one of the pCPUs that see it comes here in time. */
+verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 {
-	u64 part = gap < 4 ? *late * gap / 4 : *late;
-
-	__sync_fetch_and_sub(late, part);
-	return (counted + part) / (gap ?: 1);
-}
-
-/*
- * An epoch has begun since the last look: one of the pCPUs that see it comes here in time. What
- * was counted long ago still counts if whoever comes has @waited since.
- */
-verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch, bool waited)
-{
-	u64 was, sum, wants;
+	struct tree_count *ahead;
+	u64 was, gap, i;
 
 	if (!c)
 		return 0;
 	was = c->epoch;
-	if (was == epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
+	/* The clocks of two pCPUs may differ a little. */
+	if (was >= epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
 		return 0;
-	sum = of_epoch(__sync_lock_test_and_set(&c->sum, 0), &c->late_sum, epoch - was);
-	wants = of_epoch(__sync_lock_test_and_set(&c->wants, 0), &c->late_wants, epoch - was);
-	waited |= was + 1 == epoch;
-	c->sum_before = waited ? sum : 0;
-	c->wants_before = waited ? wants : 0;
+	gap = epoch - was < EPOCHS_AHEAD ? epoch - was : EPOCHS_AHEAD;
+	bpf_for(i, 0, gap) {
+		ahead = &c->ahead[(epoch - i) & (EPOCHS_AHEAD - 1)];
+		c->count.sum += __sync_lock_test_and_set(&ahead->sum, 0);
+		c->count.wants += __sync_lock_test_and_set(&ahead->wants, 0);
+	}
+	/*
+	 * What a pCPU adds to this epoch right now is seen when its place comes again, as much
+	 * later as what takes it away was then.
+	 */
+	c->sum = c->count.sum > 0 ? c->count.sum : 0;
+	c->wants = c->count.wants > 0 ? c->count.wants : 0;
 	return 0;
+}
+
+static void count_from(struct cgrp_ctx *c, u64 epoch, u32 weight, s64 wants)
+{
+	struct tree_count *ahead = &c->ahead[epoch & (EPOCHS_AHEAD - 1)];
+
+	__sync_fetch_and_add(&ahead->sum, weight * wants);
+	__sync_fetch_and_add(&ahead->wants, wants);
 }
 
 /*
- * A child of @c wanted the CPU for so long. One that waits for longer than an epoch is not seen in
- * some, and counts in others for that: a tenant would get more than its share, else, by starting
- * hundreds of VMs or threads.
+ * When was @child counted before? @now: it was in this epoch. Of the pCPUs that ask at once one is
+ * told, and counts it.
  */
-verified_once int count_child(struct cgrp_ctx *c, u32 weight, u64 wants)
+static u64 counted_before(struct tree_child *child, u64 now)
 {
-	if (!c)
+	u64 before = child->counted_at;
+
+	if (before >> EPOCH_SHIFT >= now >> EPOCH_SHIFT ||
+	    __sync_val_compare_and_swap(&child->counted_at, before, now) != before)
+		return now;
+	return before;
+}
+
+/*
+ * @child of @c, counted @before, wants the CPU for @wants ns of an epoch, from the next one on: for
+ * twice as long as it was not counted, unless it is before. One that waits for several epochs is
+ * not seen in most and counts in all: a tenant would get more than its share, else, by starting
+ * hundreds of VMs.
+ */
+verified_once int count_child(struct cgrp_ctx *c, struct tree_child *child, u32 weight, u32 wants,
+			      u64 before)
+{
+	u64 epochs, from;
+
+	if (!c || !child)
 		return 0;
-	if (wants > EPOCH_NS) {
-		__sync_fetch_and_add(&c->late_sum, weight * (wants - EPOCH_NS));
-		__sync_fetch_and_add(&c->late_wants, wants - EPOCH_NS);
-		wants = EPOCH_NS;
+	from = c->epoch + 1;
+	epochs = before ? 2 * (c->epoch - (before >> EPOCH_SHIFT)) : 1;
+	if (epochs >= EPOCHS_AHEAD)
+		epochs = EPOCHS_AHEAD - 1;
+	if (from < child->until) {
+		count_from(c, from, child->weight, -(s64)child->wants);
+		count_from(c, child->until, child->weight, child->wants);
 	}
-	__sync_fetch_and_add(&c->sum, weight * wants);
-	__sync_fetch_and_add(&c->wants, wants);
+	count_from(c, from, weight, wants);
+	count_from(c, from + epochs, weight, -(s64)wants);
+	child->weight = weight;
+	child->wants = wants;
+	child->until = from + epochs;
 	return 0;
 }
 
-/* @c counts among the children of @parent, once an epoch, or for all since then if @waited. */
-verified_once int count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 epoch, bool waited)
+/* @c counts among the children of @parent, once an epoch; one below it wants the CPU for @wants. */
+static void count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 wants, u64 now)
 {
-	u64 epochs, wants;
+	u64 before = counted_before(&c->child, now);
 
-	if (!parent || !c || c->counted == epoch)
-		return 0;
-	epochs = waited ? epoch - c->counted : 1;
-	wants = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
-	c->counted = epoch;
-	return count_child(parent, c->weight, wants * epochs);
+	if (before == now)
+		return;
+	if (wants < c->wants)
+		wants = c->wants;
+	count_child(parent, &c->child, c->weight, wants < EPOCH_NS ? wants : EPOCH_NS, before);
 }
 
 /*
@@ -168,10 +202,10 @@ static void change_weight(struct cgroup *cgrp, u32 weight)
 	parent = cgrp_at(cgrp, cgrp->level - 1);
 	/* It may have been counted there for less. */
 	if (parent) {
-		is = c->wants_before < EPOCH_NS ? c->wants_before : EPOCH_NS;
+		is = c->wants < EPOCH_NS ? c->wants : EPOCH_NS;
 		was = is * c->weight;
 		is *= weight;
-		parent->sum_before = parent->sum_before > was ? parent->sum_before - was + is : is;
+		parent->sum = parent->sum > was ? parent->sum - was + is : is;
 	}
 	c->weight = weight;
 	__sync_fetch_and_add(&cgroup_gen, 1);
@@ -200,31 +234,41 @@ static bool vm_shares(struct vm_ctx *vm, const struct cgrp_ctx *c, u32 level, bo
 	return first || level < vm->levels;
 }
 
-/* How long a VM or a host task wanted the CPU since it was last asked, once an epoch. */
-static u64 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 epoch)
+/*
+ * For how many ns of an epoch does a VM, or a host task, want the CPU, judging by the time since it
+ * was counted, @before?
+ */
+static u32 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 before, u64 now)
 {
-	u64 all, before, epochs;
+	u64 all, since = before ? now - before : EPOCH_NS;
 
-	if (!vm)
-		return __sync_lock_test_and_set(&t->wants, 0);
-	epochs = epoch - vm->counted;
-	vm->counted = epoch;
-	all = vm->times.ran_ns + vm->times.ready_ns;
-	before = __sync_lock_test_and_set(&vm->wanted_before, all);
-	all = vtime_before(before, all) ? all - before : 0;
+	if (vm) {
+		all = vm->times.ran_ns + vm->times.ready_ns;
+		all -= __sync_lock_test_and_set(&vm->wanted_before, all);
+	} else {
+		all = __sync_lock_test_and_set(&t->wants, 0);
+	}
 	/* However many vCPUs it has, it is one. */
-	return all < epochs * EPOCH_NS ? all : epochs * EPOCH_NS;
+	if (all > since)
+		all = since;
+	/* It is shifted below, and more than a minute is told roughly. */
+	if (since >> (64 - EPOCH_SHIFT)) {
+		all >>= EPOCH_SHIFT;
+		since >>= EPOCH_SHIFT;
+	}
+	return (all << EPOCH_SHIFT) / since;
 }
 
 /* A walk along the path from the root to a task's cgroup. */
 struct walk {
 	u64 share; /* what the task or the VM gets of all */
 	u64 inner; /* what the vCPU weighs inside its VM */
+	u64 now;
 	u64 epoch;
-	u64 sum; /* sum_before of the cgroup at @parent */
+	u32 wants; /* ns of an epoch in which the task or the VM wants the CPU */
+	u64 sum; /* of the cgroup at @parent */
 	s32 parent; /* level of the last one that counts its children; negative: none */
 	bool first; /* of this VM */
-	bool waited;
 };
 
 /*
@@ -244,14 +288,14 @@ verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struc
 		w->inner = w->inner * c->weight / WEIGHT_DFL;
 		return 0;
 	}
-	begin_epoch(c, w->epoch, w->waited);
+	begin_epoch(c, w->epoch);
 	if (w->parent >= 0) {
 		w->share = share_of(w->share, w->sum, c->weight);
 		/* Else it would look up the one above in vain. */
-		if (c->counted != w->epoch)
-			count_cgroup(cgrp_at(cgrp, w->parent), c, w->epoch, w->waited);
+		if (c->child.counted_at >> EPOCH_SHIFT != w->epoch)
+			count_cgroup(cgrp_at(cgrp, w->parent), c, w->wants, w->now);
 	}
-	w->sum = c->sum_before;
+	w->sum = c->sum;
 	w->parent = level;
 	return 0;
 }
@@ -270,18 +314,16 @@ verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, s
 /* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
 static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, struct walk *w)
 {
+	struct tree_child *child = vm ? &vm->child : &t->child, same;
+	u64 before = counted_before(child, w->now);
 	u32 weight = p->scx.weight;
 	struct cgroup *cgrp;
-	u64 wants = 0;
-	bool counts;
 
 	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
 		return;
-	counts = !vm || vm->counted != w->epoch;
-	if (counts)
-		wants = wanted(t, vm, w->epoch);
-	w->waited = wants > EPOCH_NS;
+	if (before != w->now)
+		w->wants = wanted(t, vm, before, w->now);
 	w->first = vm && !vm->levels;
 	if (vm && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
@@ -290,9 +332,10 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 		vm->levels = cgrp->level + 1;
 	if (w->parent >= 0) {
 		w->share = share_of(w->share, w->sum, weight);
-		if (counts) {
-			count_child(cgrp_at(cgrp, w->parent), weight, wants);
-			count_child(&everybody, 0, wants);
+		if (before != w->now) {
+			same = *child;
+			count_child(&everybody, &same, 0, w->wants, before);
+			count_child(cgrp_at(cgrp, w->parent), child, weight, w->wants, before);
 		}
 	}
 	bpf_cgroup_release(cgrp);
@@ -304,6 +347,7 @@ verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 	struct walk w = {
 		.share = TREE_ALL,
 		.inner = p->scx.weight,
+		.now = now,
 		.epoch = now >> EPOCH_SHIFT,
 		.parent = -1,
 	};
@@ -316,9 +360,9 @@ verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 	vm = vm_of(t);
 	t->weight_gen = gen;
 	t->nr_quotas = 0;
-	begin_epoch(&everybody, w.epoch, false);
+	begin_epoch(&everybody, w.epoch);
 	walk_tree(p, t, vm, &w);
-	weight = tree_weight(w.share, everybody.wants_before >> (EPOCH_SHIFT - 8));
+	weight = tree_weight(w.share, everybody.wants >> (EPOCH_SHIFT - 8));
 	if (!vm) {
 		t->weight = weight;
 		return 0;
