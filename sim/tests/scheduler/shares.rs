@@ -167,9 +167,9 @@ fn tenants_take_no_more_than_their_share() {
     }
 }
 
-/// One VM that always wants the CPU, beside as much as it weighs of others that wait for some half a
-/// second before each turn: what is counted of those swung by half, and whoever ran while it was
-/// low paid less. 3.65 of four pCPUs in a cgroup beside it, and 4.2 among them.
+/// One VM that always wants the CPU, and others that weigh as much together, each of which waits
+/// for some half a second before its turn: what was counted of those swung by half, and whoever ran
+/// while it was low paid less. The one had 3.65 of four pCPUs beside their cgroup, 4.2 among them.
 #[test]
 fn those_that_wait_for_long_count_all_the_time() {
     let vms =
