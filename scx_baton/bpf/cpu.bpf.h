@@ -43,7 +43,7 @@ struct cpu_ctx {
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 	/* the last line */
-	u64 kept_until; /* ns; until then @kept is for no other pCPU */
+	u64 kept_until; /* ns; until then no tick gives @kept to others */
 	u32 bound; /* slot of the VM that was asked last for a vCPU that waits for this pCPU
 		      alone */
 	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
@@ -106,8 +106,9 @@ static bool runs_whole_gang(s32 cpu)
 }
 
 /*
- * @p was taken off @cpu by a task that will run for a moment: it waits for that pCPU, up to its
- * next tick. Else another one of this cache would take it meanwhile, and lose its own that way.
+ * @p was taken off @cpu by a task that will run for a moment: it waits for that pCPU, up to the
+ * first tick after @kept_until. Else another one of this cache would take it meanwhile, and lose
+ * its own that way.
  */
 static void keep(const struct task_struct *p, struct task_ctx *t, s32 cpu)
 {

@@ -91,10 +91,12 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 			c->since = t->run_at;
 		c->donates_until = t->run_at + p->scx.slice;
 	}
-	if (c->kept == p->pid)
+	if (c->kept == p->pid) {
 		c->kept = 0;
-	else if (vm && picked && c->kept)
+		c->kept_until = 0;
+	} else if (vm && picked && c->kept) {
 		release(cpu);
+	}
 	/* Not only where tasks queue: on an idle pCPU they never do. */
 	refresh_weight(p, t, vm, t->run_at);
 	runs_for(p, t, cpu, picked);
@@ -335,11 +337,13 @@ void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *fro
 
 	if (t) {
 		t->weight_gen = 0;
+		t->child.counted_at = 0;
 		t->child.until = 0;
 	}
 	/* Found again as its vCPUs run. */
 	if (vm) {
 		vm->levels = 0;
+		vm->child.counted_at = 0;
 		vm->child.until = 0;
 	}
 }

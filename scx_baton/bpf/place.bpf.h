@@ -177,7 +177,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
 		if (c->runs == RUNS_VCPU) {
 			c->brief = 1;
-			c->kept_until = now + BRIEF_NS;
+			if (vtime_before(c->kept_until, now + BRIEF_NS))
+				c->kept_until = now + BRIEF_NS;
 			enq_flags |= SCX_ENQ_PREEMPT;
 		}
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);

@@ -68,6 +68,11 @@ static bool has_core_cookie(struct task_struct *p)
 	return bpf_core_field_exists(core->core_cookie) && BPF_CORE_READ(core, core_cookie);
 }
 
+static inline struct tree_count *ahead_of(struct cgrp_ctx *c, u64 epoch)
+{
+	return &c->ahead[epoch & (EPOCHS_AHEAD - 1)];
+}
+
 /* An epoch has begun since the last look: one of the pCPUs that see it comes here in time. */
 verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 {
@@ -82,14 +87,11 @@ verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 		return 0;
 	gap = epoch - was < EPOCHS_AHEAD ? epoch - was : EPOCHS_AHEAD;
 	bpf_for(i, 0, gap) {
-		ahead = &c->ahead[(epoch - i) & (EPOCHS_AHEAD - 1)];
-		c->count.sum += __sync_lock_test_and_set(&ahead->sum, 0);
-		c->count.wants += __sync_lock_test_and_set(&ahead->wants, 0);
+		ahead = ahead_of(c, epoch - i);
+		__sync_fetch_and_add(&c->count.sum, __sync_lock_test_and_set(&ahead->sum, 0));
+		__sync_fetch_and_add(&c->count.wants, __sync_lock_test_and_set(&ahead->wants, 0));
 	}
-	/*
-	 * What a pCPU adds to this epoch right now is seen when its place comes again, as much
-	 * later as what takes it away was then.
-	 */
+	/* A child that another pCPU adds to this epoch right now is missing for 32 epochs. */
 	c->sum = c->count.sum > 0 ? c->count.sum : 0;
 	c->wants = c->count.wants > 0 ? c->count.wants : 0;
 	return 0;
@@ -97,21 +99,22 @@ verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 
 static void count_from(struct cgrp_ctx *c, u64 epoch, u32 weight, s64 wants)
 {
-	struct tree_count *ahead = &c->ahead[epoch & (EPOCHS_AHEAD - 1)];
+	struct tree_count *ahead = ahead_of(c, epoch);
 
 	__sync_fetch_and_add(&ahead->sum, weight * wants);
 	__sync_fetch_and_add(&ahead->wants, wants);
 }
 
 /*
- * When was @child counted before? @now: it was in this epoch. Of the pCPUs that ask at once one is
- * told, and counts it.
+ * When was @child counted before? @now: it was in this epoch, or a moment before it, and a turn
+ * goes on across its begin. Of the pCPUs that ask at once one is told, and counts it.
  */
 static u64 counted_before(struct tree_child *child, u64 now)
 {
 	u64 before = child->counted_at;
 
 	if (before >> EPOCH_SHIFT >= now >> EPOCH_SHIFT ||
+	    (before && now - before < EPOCH_NS / 2) ||
 	    __sync_val_compare_and_swap(&child->counted_at, before, now) != before)
 		return now;
 	return before;
@@ -195,17 +198,24 @@ static struct cgrp_ctx *cgrp_at(struct cgroup *cgrp, s32 level)
 static void change_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0), *parent;
-	u64 was, is;
+	struct tree_child *child;
+	u64 was, is, next;
 
 	if (!c)
 		return;
 	parent = cgrp_at(cgrp, cgrp->level - 1);
-	/* It may have been counted there for less. */
-	if (parent) {
-		is = c->wants < EPOCH_NS ? c->wants : EPOCH_NS;
-		was = is * c->weight;
-		is *= weight;
+	child = &c->child;
+	if (parent && parent->epoch < child->until) {
+		was = (u64)child->wants * child->weight;
+		is = (u64)child->wants * weight;
 		parent->sum = parent->sum > was ? parent->sum - was + is : is;
+		/* And in the epochs for which it counts. */
+		next = parent->epoch + 1;
+		if (next < child->until) {
+			__sync_fetch_and_add(&ahead_of(parent, next)->sum, is - was);
+			__sync_fetch_and_add(&ahead_of(parent, child->until)->sum, was - is);
+			child->weight = weight;
+		}
 	}
 	c->weight = weight;
 	__sync_fetch_and_add(&cgroup_gen, 1);
@@ -245,6 +255,9 @@ static u32 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 before, u64 now)
 	if (vm) {
 		all = vm->times.ran_ns + vm->times.ready_ns;
 		all -= __sync_lock_test_and_set(&vm->wanted_before, all);
+		/* Waits that go on are not in it yet. */
+		if (vm->nr_queued > 0)
+			all += now - vm->queued_since;
 	} else {
 		all = __sync_lock_test_and_set(&t->wants, 0);
 	}
