@@ -95,7 +95,7 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
 # What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 6,22,48,57,81,90,96
+NEIGHBOURS_KNOWN := 6,22,48,81,90,96
 neighbours: $(BUILT)
 	@echo "what VMs lose to their neighbours, in the simulator (half a minute)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
