@@ -335,6 +335,7 @@ void BPF_STRUCT_OPS(baton_cgroup_move, struct task_struct *p, struct cgroup *fro
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm = t ? vm_of(t) : NULL;
 
+	/* Counted anew; where it was, and among everybody, it stays until its time has come. */
 	if (t) {
 		t->weight_gen = 0;
 		t->child.counted_at = 0;

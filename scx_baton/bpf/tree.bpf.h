@@ -91,7 +91,10 @@ verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
 		__sync_fetch_and_add(&c->count.sum, __sync_lock_test_and_set(&ahead->sum, 0));
 		__sync_fetch_and_add(&c->count.wants, __sync_lock_test_and_set(&ahead->wants, 0));
 	}
-	/* A child that another pCPU adds to this epoch right now is missing for 32 epochs. */
+	/*
+	 * What another pCPU adds to this epoch right now is added EPOCHS_AHEAD late, and taken off
+	 * in time: until then the sum is wrong by that child.
+	 */
 	c->sum = c->count.sum > 0 ? c->count.sum : 0;
 	c->wants = c->count.wants > 0 ? c->count.wants : 0;
 	return 0;
@@ -106,8 +109,8 @@ static void count_from(struct cgrp_ctx *c, u64 epoch, u32 weight, s64 wants)
 }
 
 /*
- * When was @child counted before? @now: it was in this epoch, or a moment before it, and a turn
- * goes on across its begin. Of the pCPUs that ask at once one is told, and counts it.
+ * When was @child counted before? @now: it was in this epoch, or less than half of one ago, as
+ * where a turn goes on across its begin. Of the pCPUs that ask at once one is told, and counts it.
  */
 static u64 counted_before(struct tree_child *child, u64 now)
 {
