@@ -191,8 +191,8 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 
 	t->run_at = now;
-	if (t->nr_quotas)
-		quotas_charge(t, ran);
+	if (t->quota)
+		quotas_charge(t->quota, ran);
 	if (vm)
 		charge_vcpu(p, t, vm, cpu, ran);
 	else

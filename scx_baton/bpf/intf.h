@@ -27,7 +27,7 @@ enum baton_limits {
 	VCPU_WORDS = MAX_VCPUS / 64,
 	/* cgroups with cpu.max, and how many of them one inside another; slot 0 stays unused */
 	MAX_QUOTAS = 4096,
-	MAX_QUOTA_LEVELS = 4,
+	MAX_QUOTA_LEVELS = 16,
 	/* what cgroup v2 and the kernel call the weight of an ordinary task */
 	WEIGHT_DFL = 100,
 	/* an ordinary weight in the scheduler's own, finer measure: a power of two */
@@ -151,6 +151,7 @@ struct quota {
 	u64 period_end; /* ns; the next period begins */
 	s64 left; /* ns; below 0: used ahead of time */
 	u32 used; /* the slot is some cgroup's */
+	u32 above; /* slot of the nearest cgroup above that has one; 0: none */
 };
 
 /* One vCPU, by slot and vcpu_id. */
@@ -172,7 +173,7 @@ struct task_ctx {
 	u64 kept_until; /* ns; not dispatched before, unless @wait_for ran */
 	s32 wait_for; /* pid of the vCPU that a spinner yielded to */
 	s32 last_cpu;
-	u32 nr_quotas;
+	u32 quota; /* slot of the nearest cgroup above it that has one; 0: none */
 	u32 vm;
 	u32 queued_vm; /* in whose DSQ it waits */
 	u32 queued_llc; /* a vCPU that waits: one past the LLC where it ran, perhaps KEPT_NEAR; else
@@ -194,7 +195,6 @@ struct task_ctx {
 	u64 exits; /* from its guest, when KVM took it in hand last */
 	u64 slept_at; /* ns; 0: not since it halted */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max; 0: it does not */
-	u16 quotas[MAX_QUOTA_LEVELS]; /* slots of the cgroups above it that have one */
 	u32 run_vm; /* for whom it was started */
 	u32 weight; /* as a VM's; a vCPU: inside its VM */
 	s32 waiter; /* pid of the spinner that waits for this vCPU */

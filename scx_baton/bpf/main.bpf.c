@@ -35,7 +35,7 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	s32 cpu;
 	u64 now;
 
-	if (!t || (t->nr_quotas && throttled_until(t, scx_bpf_now())))
+	if (!t || (t->quota && throttled_until(t, scx_bpf_now())))
 		return prev_cpu;
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)

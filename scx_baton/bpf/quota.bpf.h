@@ -90,15 +90,18 @@ verified_once u64 released_at(u32 slot, u64 now)
 verified_once u64 held_until(const struct task_ctx *t, u64 now)
 {
 	u64 until = 0, release, rescue, since;
-	u32 i, nr;
+	u32 i, slot;
 
 	if (!t)
 		return 0;
-	nr = t->nr_quotas;
-	bpf_for(i, 0, nr) {
-		release = released_at(t->quotas[i & (MAX_QUOTA_LEVELS - 1)], now);
+	slot = t->quota;
+	bpf_for(i, 0, MAX_QUOTA_LEVELS) {
+		if (!slot)
+			break;
+		release = released_at(slot, now);
 		if (release && (!until || vtime_before(until, release)))
 			until = release;
+		slot = quota_slot(slot)->above;
 	}
 	if (!until)
 		return 0;
@@ -114,21 +117,21 @@ verified_once u64 held_until(const struct task_ctx *t, u64 now)
 /* The same; most tasks have no quotas above them. */
 static u64 throttled_until(const struct task_ctx *t, u64 now)
 {
-	return t->nr_quotas ? held_until(t, now) : 0;
+	return t->quota ? held_until(t, now) : 0;
 }
 
 /* A task has run that has quotas above it. */
-verified_once int quotas_charge(const struct task_ctx *t, u64 ran)
+verified_once int quotas_charge(u32 slot, u64 ran)
 {
 	struct quota *q;
-	u32 i, nr;
 	s64 left;
+	u32 i;
 
-	if (!t)
-		return 0;
-	nr = t->nr_quotas;
-	bpf_for(i, 0, nr) {
-		q = quota_slot(t->quotas[i & (MAX_QUOTA_LEVELS - 1)]);
+	bpf_for(i, 0, MAX_QUOTA_LEVELS) {
+		if (!slot)
+			break;
+		q = quota_slot(slot);
+		slot = q->above;
 		if (!q->quota_ns)
 			continue;
 		left = __sync_fetch_and_sub(&q->left, ran) - ran;

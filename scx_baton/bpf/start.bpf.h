@@ -190,7 +190,7 @@ verified_once int start_vcpu(s32 pid, u32 slot, u64 slice, u32 why, s32 cpu)
 	if (!p)
 		return false;
 	t = task_ctx(p);
-	if (!t || t->queued_vm != slot || (t->nr_quotas && throttled_until(t, scx_bpf_now())))
+	if (!t || t->queued_vm != slot || (t->quota && throttled_until(t, scx_bpf_now())))
 		goto out;
 	t->boosted = why;
 	/*

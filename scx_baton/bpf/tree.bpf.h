@@ -164,26 +164,6 @@ static void count_cgroup(struct cgrp_ctx *parent, struct cgrp_ctx *c, u64 wants,
 	count_child(parent, &c->child, c->weight, wants < EPOCH_NS ? wants : EPOCH_NS, before);
 }
 
-/*
- * @t is below a cgroup with the quota in slot @quota. Of more than MAX_QUOTA_LEVELS the outer ones
- * are enforced: a tenant that nests them would end the scheduler for all, else.
- */
-verified_once int note_quota(struct task_ctx *t, u32 quota)
-{
-	u32 nr;
-
-	if (!t)
-		return 0;
-	nr = t->nr_quotas;
-	if (nr >= MAX_QUOTA_LEVELS) {
-		count_add(COUNT_QUOTALESS, 1);
-		return 0;
-	}
-	t->quotas[nr & (MAX_QUOTA_LEVELS - 1)] = quota;
-	t->nr_quotas = nr + 1;
-	return 0;
-}
-
 /* What is kept of the cgroup at @level of the path to @cgrp, or NULL. */
 static struct cgrp_ctx *cgrp_at(struct cgroup *cgrp, s32 level)
 {
@@ -284,22 +264,42 @@ struct walk {
 	u32 wants; /* ns of an epoch in which the task or the VM wants the CPU */
 	u64 sum; /* of the cgroup at @parent */
 	s32 parent; /* level of the last one that counts its children; negative: none */
+	u32 quota; /* slot of the last one that has a quota; 0: none so far */
+	u32 nr_quotas;
 	bool first; /* of this VM */
 };
+
+/*
+ * The walk has come to a cgroup with the quota in slot @slot. Of more than MAX_QUOTA_LEVELS the
+ * outer ones are enforced: a tenant that nests them would end the scheduler for all, else.
+ */
+static void link_quota(struct walk *w, u32 slot)
+{
+	struct quota *q = quota_slot(slot);
+
+	if (w->nr_quotas >= MAX_QUOTA_LEVELS) {
+		count_add(COUNT_QUOTALESS, 1);
+		return;
+	}
+	if (q->above != w->quota)
+		q->above = w->quota;
+	w->quota = slot;
+	w->nr_quotas++;
+}
 
 /*
  * The walk to @cgrp has come to @level: note the quota there, count the cgroup, and take its
  * share.
  */
 verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct walk *w,
-			     struct task_ctx *t, struct vm_ctx *vm)
+			     struct vm_ctx *vm)
 {
 	struct cgrp_ctx *c = cgrp_at(cgrp, level);
 
 	if (!c || !w)
 		return 0;
 	if (c->quota)
-		note_quota(t, c->quota);
+		link_quota(w, c->quota);
 	if (vm && !vm_shares(vm, c, level, w->first)) {
 		w->inner = w->inner * c->weight / WEIGHT_DFL;
 		return 0;
@@ -317,13 +317,12 @@ verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struc
 }
 
 /* All levels, from the root on. */
-verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, struct task_ctx *t,
-			    struct vm_ctx *vm)
+verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, struct vm_ctx *vm)
 {
 	u32 level;
 
 	bpf_for(level, 0, cgrp->level + 1)
-		walk_level(cgrp, level, w, t, vm);
+		walk_level(cgrp, level, w, vm);
 	return 0;
 }
 
@@ -343,7 +342,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	w->first = vm && !vm->levels;
 	if (vm && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
-	walk_path(cgrp, w, t, vm);
+	walk_path(cgrp, w, vm);
 	if (vm && w->first)
 		vm->levels = cgrp->level + 1;
 	if (w->parent >= 0) {
@@ -375,9 +374,9 @@ verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 		return 0;
 	vm = vm_of(t);
 	t->weight_gen = gen;
-	t->nr_quotas = 0;
 	begin_epoch(&everybody, w.epoch);
 	walk_tree(p, t, vm, &w);
+	t->quota = w.quota;
 	weight = tree_weight(w.share, everybody.wants >> (EPOCH_SHIFT - 8));
 	if (!vm) {
 		t->weight = weight;
