@@ -39,7 +39,7 @@ struct cpu_ctx {
 	s32 resuming; /* that vCPU, on its way */
 	u32 invited; /* the VM that asks for this pCPU, as its gang lacks one; or NO_VM */
 	u32 far; /* the LLC that the last pick looked at: its distance behind this one */
-	u32 rescued; /* what runs is ahead of its quota, and not for long */
+	u32 rescued; /* what runs is not to run for long */
 	u32 starved; /* slot from which the next pick looks for a starved vCPU */
 	u32 idle_look; /* ns; after so long it looks again for vCPUs near other caches */
 	/* the last line */

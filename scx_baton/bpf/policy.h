@@ -234,8 +234,8 @@ static inline u64 host_lag(u32 weight)
  * For how long a host task waits at most, roughly, whatever it weighs and has used, where @entities
  * want one of @cpus: one of nice 19 that ran 48 ms on an idle host was 3.2 s ahead of others. With
  * more than five on a CPU it is longer, so that 4 ms for each, a tick, are no more than 2 % of the
- * host; with more than fifty each runs for RESCUE_NS at a time. A tenant who starts ten thousand
- * threads would take the whole host, else.
+ * host; with more than fifty they are a crowd. A tenant who starts ten thousand threads would take
+ * the whole host, else.
  */
 #define HOST_WAIT_NS (1000ULL * 1000 * 1000)
 #define HOST_WAIT_MORE_NS (200ULL * 1000 * 1000)
@@ -243,6 +243,22 @@ static inline u64 host_lag(u32 weight)
 static inline bool host_is_crowded(u64 entities, u32 cpus)
 {
 	return entities * HOST_WAIT_MORE_NS > cpus * MAX_WAIT_NS;
+}
+
+/*
+ * What each task of a crowd runs at a time. As none waits for longer than MAX_WAIT_NS, whatever it
+ * weighs, all together take this much in that time: a 128th of the host where there are more than
+ * 390 on a CPU. Down to 50 us, of which two switches are a tenth.
+ */
+#define CROWD_SLICE_MIN_NS (50ULL * 1000)
+
+static inline u64 crowd_slice(u64 entities, u32 cpus)
+{
+	u64 slice = MAX_WAIT_NS / 128 * cpus / entities;
+
+	if (slice > RESCUE_NS)
+		return RESCUE_NS;
+	return slice < CROWD_SLICE_MIN_NS ? CROWD_SLICE_MIN_NS : slice;
 }
 
 /* How far ahead of the others it may be, in virtual time. */

@@ -163,6 +163,11 @@ bool t_host_is_crowded(u64 entities, u32 cpus)
 	return host_is_crowded(entities, cpus);
 }
 
+u64 t_crowd_slice(u64 entities, u32 cpus)
+{
+	return crowd_slice(entities, cpus);
+}
+
 u64 t_host_lead(u64 entities, u32 cpus)
 {
 	return host_lead(entities, cpus);

@@ -88,4 +88,14 @@ proptest! {
         // All of them, one lead after the other, are served before the watchdog bites.
         prop_assert!(each < 1.0 || lead * each <= 10.0e9 + 2.0 * each);
     }
+
+    /// Each of them once in ten seconds: they take no more than a 128th of the CPUs together, or
+    /// 50 us each where they are too many for that, and never more than 200 us.
+    #[test]
+    fn a_crowd_takes_little_of_the_host(more in 1u64..100_000, cpus in 1u32..512) {
+        let entities = u64::from(cpus) * 50 + more;
+        let slice = unsafe { t_crowd_slice(entities, cpus) } as f64;
+        let naive = (10e9 * f64::from(cpus) / 128.0 / entities as f64).clamp(50e3, 200e3);
+        prop_assert!((slice - naive).abs() <= 1.0, "{slice}, not {naive}");
+    }
 }

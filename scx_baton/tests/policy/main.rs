@@ -44,6 +44,7 @@ unsafe extern "C" {
     fn t_tree_weight(share: u64, n: u64) -> u32;
     fn t_host_lag(weight: u32) -> u64;
     fn t_host_is_crowded(entities: u64, cpus: u32) -> bool;
+    fn t_crowd_slice(entities: u64, cpus: u32) -> u64;
     fn t_host_lead(entities: u64, cpus: u32) -> u64;
     fn t_host_goes_first(host_vtime: u64, vm_vtime: u64, vnow: u64) -> bool;
     fn t_host_preempts_host(waker_vtime: u64, running_vtime: u64, ran: u64) -> bool;
