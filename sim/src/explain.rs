@@ -245,7 +245,10 @@ fn fault_in_words(fault: &Fault, spec: &FaultSpec) -> String {
         Fault::Weight(vm, weight) => format!("VM {vm} weighs {weight} from then on"),
         Fault::Quota(vm, quota) => {
             let quota = quota_in_words(*quota);
-            format!("VM {vm} gets from then on{}", quota.trim_start_matches(','))
+            let quota =
+                if quota.is_empty() { " no cpu.max" } else { quota.trim_start_matches(',') };
+            let whose = spec.cgroup.as_ref().map(|name| format!("cgroup \"{name}\""));
+            format!("{} gets from then on{quota}", whose.unwrap_or(format!("VM {vm}")))
         }
         Fault::LeavesGuest(vm) => format!("the threads of VM {vm} leave the guest for good"),
         Fault::ClockJumps(ns) if *ns < 0 => {

@@ -14,14 +14,32 @@ impl Scenario {
     pub(crate) fn fault(&self, place: usize, pcpus: u32, tasks: u64) -> Result<(Ns, Fault)> {
         let spec = &self.faults[place];
         let vms: u64 = self.vms.iter().map(|vm| u64::from(vm.count)).sum();
-        spec.fault(pcpus, vms, tasks).map_err(|error| inside(format!("fault.{place}"), error))
+        self.cgroup(&spec.cgroup, self.cgroups.len())
+            .and_then(|of| match of {
+                Some(cgroup) => spec.fault_of_cgroup(vms as u32 + cgroup as u32),
+                None => spec.fault(pcpus, vms, tasks),
+            })
+            .map_err(|error| inside(format!("fault.{place}"), error))
     }
 }
 
 impl FaultSpec {
-    fn fault(&self, cpus: u32, vms: u64, tasks: u64) -> Result<(Ns, Fault)> {
+    fn at(&self) -> Result<Ns> {
         let at_ms = self.at_ms;
         ensure_key!(within(at_ms, 0.0, 1e9), "at-ms", "must be from 0 to 10^9, not {at_ms}");
+        Ok((at_ms * 1e6) as Ns)
+    }
+
+    fn fault_of_cgroup(&self, cgroup: u32) -> Result<(Ns, Fault)> {
+        let whats = [self.offline, self.online, self.vm_ends, self.vm, self.task, self.weight];
+        let alone = whats == [None; 6] && self.clock_jump_us.is_none() && !self.leaves_guest;
+        ensure_key!(alone, "cgroup", "comes with cpu-max, or alone: it has none from then on");
+        self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
+        Ok((self.at()?, Fault::Quota(cgroup, self.cpu_max)))
+    }
+
+    fn fault(&self, cpus: u32, vms: u64, tasks: u64) -> Result<(Ns, Fault)> {
+        let at = self.at()?;
         let cpu = |key: &str, cpu: u32| -> Result<u32> {
             ensure_key!(cpu < cpus, key, "there is no pCPU {cpu}; there are {cpus}, from 0 on");
             Ok(cpu)
@@ -37,7 +55,7 @@ impl FaultSpec {
         let f = self;
         if f.vm.is_none() {
             ensure_key!(f.weight.is_none(), "weight", "needs a vm");
-            ensure_key!(f.cpu_max.is_none(), "cpu-max", "needs a vm");
+            ensure_key!(f.cpu_max.is_none(), "cpu-max", "needs a vm or a cgroup");
             ensure_key!(!f.leaves_guest, "leaves-guest", "needs a vm");
         }
         let exit_ms = f.exit_ms.unwrap_or(0.0);
@@ -89,9 +107,9 @@ impl FaultSpec {
             }
             _ => bail!(
                 "a fault is one of offline, online, vm-ends, clock-jump-us, vm with weight, \
-                 cpu-max or leaves-guest, and task with cpus"
+                 cpu-max or leaves-guest, cgroup with cpu-max or without, and task with cpus"
             ),
         };
-        Ok(((at_ms * 1e6) as Ns, fault))
+        Ok((at, fault))
     }
 }

@@ -192,6 +192,8 @@ pub struct FaultSpec {
     pub vm: Option<u32>,
     pub weight: Option<u32>,
     pub cpu_max: Option<Quota>,
+    /// A cgroup, and the quota that it has from then on; without `cpu-max` it has none.
+    pub cgroup: Option<String>,
     /// Its vCPUs' threads do the same work from then on, but not in the guest.
     #[serde(default)]
     pub leaves_guest: bool,

@@ -15,7 +15,7 @@ pub enum Fault {
     VmEnds(u32, Ns),
     /// The `cpu.weight` of a VM's cgroup.
     Weight(u32, u32),
-    /// The `cpu.max` of a VM's cgroup.
+    /// The `cpu.max` of a VM's cgroup, or of one of those behind them.
     Quota(u32, Option<Quota>),
     /// A VM's threads go on without entering the guest.
     LeavesGuest(u32),

@@ -49,39 +49,55 @@ fn quotas_are_kept() {
     assert!(got[0] > 3.9, "more than there is: {got:?}");
 }
 
-/// cpu.max of cgroups one inside another: the least holds wherever it is, also when another one
-/// changes. Of more than sixteen the outer ones do.
+/// pCPUs that a VM uses below `levels` cgroups one inside another, each with a `cpu.max` of 0.6 but
+/// the one at `least`, that has 0.2; its own has `quota` us. `rest` is what else there is.
+fn used_below(levels: usize, least: usize, quota: u32, rest: &str) -> f64 {
+    let mut text = quiet().replace("seconds = 1.0", "seconds = 4.0") + "pcpus = 2\n";
+    for at in 0..levels {
+        let quota = if at == least { 20000 } else { 60000 };
+        let parent = if at > 0 { format!("parent = \"{}\"", at - 1) } else { String::new() };
+        text += &format!("[[cgroup]]\nname = \"{at}\"\n{parent}\ncpu-max.quota-us = {quota}\n");
+    }
+    let vm = "[[vm]]\nvcpus = 2\nworkload = \"compute\"";
+    let inner = levels - 1;
+    text += &format!("{vm}\ncgroup = \"{inner}\"\ncpu-max.quota-us = {quota}\n{rest}");
+    run(&text).vms[0].used
+}
+
+/// cpu.max of cgroups one inside another: the least holds wherever it is. Of more than sixteen the
+/// outer ones do.
 #[test]
 fn nested_quotas_are_kept() {
-    let nested = |levels: usize, least: usize| -> String {
-        (0..levels)
-            .map(|at| {
-                let quota = if at == least { 20000 } else { 60000 };
-                let parent =
-                    if at > 0 { format!("parent = \"{}\"\n", at - 1) } else { String::new() };
-                format!("[[cgroup]]\nname = \"{at}\"\n{parent}cpu-max = {{ quota-us = {quota} }}\n")
-            })
-            .collect()
-    };
-    let used = |levels: usize, least: usize, quota: u32, rest: &str| {
-        let head = quiet().replace("seconds = 1.0", "seconds = 4.0");
-        let vm = format!(
-            "[[vm]]\nvcpus = 2\nworkload = \"compute\"\ncgroup = \"{}\"\n\
-             cpu-max = {{ quota-us = {quota} }}\n{rest}",
-            levels - 1
-        );
-        run(&format!("{head}pcpus = 2\n{}{vm}", nested(levels, least))).vms[0].used
-    };
     for least in [0, 7, 14] {
-        let got = used(15, least, 60000, "");
+        let got = used_below(15, least, 60000, "");
         assert!((got / 0.2 - 1.0).abs() < 0.05, "the least at {least}: {got}");
     }
-    let raised = "[[fault]]\nat-ms = 500.0\nvm = 0\ncpu-max = { quota-us = 150000 }\n";
-    let got = used(3, 1, 10000, raised);
-    assert!((got / 0.2 - 1.0).abs() < 0.08, "its own is no longer the least: {got}");
-    let (outer, inner) = (used(20, 0, 60000, ""), used(20, 17, 60000, ""));
-    assert!((outer / 0.2 - 1.0).abs() < 0.05, "an outer one of twenty: {outer}");
+    let (outer, inner) = (used_below(20, 15, 60000, ""), used_below(20, 16, 60000, ""));
+    assert!((outer / 0.2 - 1.0).abs() < 0.05, "the sixteenth of twenty: {outer}");
     assert!((inner / 0.6 - 1.0).abs() < 0.05, "the seventeenth does not count: {inner}");
+}
+
+/// One of them changes, or is no more, or comes again: those above and below hold as before. What
+/// the cgroup had that is no more is another one's soon, elsewhere: it does not hold here.
+#[test]
+fn nested_quotas_change() {
+    let changes = |name: &str, ms: u32, quota: &str| {
+        format!("[[fault]]\nat-ms = {ms}.0\ncgroup = \"{name}\"\n{quota}\n")
+    };
+    let raised = "[[fault]]\nat-ms = 500.0\nvm = 0\ncpu-max = { quota-us = 150000 }\n";
+    let got = used_below(3, 1, 10000, raised);
+    assert!((got / 0.2 - 1.0).abs() < 0.08, "its own is no longer the least: {got}");
+    let got = used_below(6, 3, 60000, &changes("3", 500, ""));
+    assert!((got / 0.6 - 1.0).abs() < 0.08, "the least is no more: {got}");
+    let lifted = changes("2", 500, "");
+    let elsewhere = "[[cgroup]]\nname = \"elsewhere\"\n\
+                     [[thread]]\nrun-us = 1000\ncgroup = \"elsewhere\"\n";
+    let takes = changes("elsewhere", 600, "cpu-max = { quota-us = 1000 }");
+    let got = used_below(6, 3, 60000, &format!("{elsewhere}{lifted}{takes}"));
+    assert!((got / 0.2 - 1.0).abs() < 0.08, "one above is no more, but elsewhere: {got}");
+    let again = changes("2", 600, "cpu-max = { quota-us = 10000 }");
+    let got = used_below(6, 3, 60000, &(lifted + &again));
+    assert!((got / 0.1 - 1.0).abs() < 0.15, "it comes again, and is the least: {got}");
 }
 
 /// What is not used in one period may be used in the next, up to the burst.
