@@ -28,6 +28,8 @@ enum baton_limits {
 	/* cgroups with cpu.max, and how many of them one inside another; slot 0 stays unused */
 	MAX_QUOTAS = 4096,
 	MAX_QUOTA_LEVELS = 16,
+	/* as far as one walks: a chain is longer while cgroups in its middle are given one */
+	MAX_QUOTA_CHAIN = 4 * MAX_QUOTA_LEVELS,
 	/* what cgroup v2 and the kernel call the weight of an ordinary task */
 	WEIGHT_DFL = 100,
 	/* an ordinary weight in the scheduler's own, finer measure: a power of two */

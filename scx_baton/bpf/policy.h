@@ -247,8 +247,8 @@ static inline bool host_is_crowded(u64 entities, u32 cpus)
 
 /*
  * What each task of a crowd runs at a time. As none waits for longer than MAX_WAIT_NS, whatever it
- * weighs, all together take this much in that time: a 128th of the host where there are more than
- * 390 on a CPU. Down to 50 us, of which two switches are a tenth.
+ * weighs, all together take this much in that time: a 128th of the host where 390 to 1,560 want a
+ * CPU. Not below 50 us, of which two switches are a tenth.
  */
 #define CROWD_SLICE_MIN_NS (50ULL * 1000)
 

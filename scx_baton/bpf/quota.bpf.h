@@ -95,7 +95,7 @@ verified_once u64 held_until(const struct task_ctx *t, u64 now)
 	if (!t)
 		return 0;
 	slot = t->quota;
-	bpf_for(i, 0, MAX_QUOTA_LEVELS) {
+	bpf_for(i, 0, MAX_QUOTA_CHAIN) {
 		if (!slot)
 			break;
 		release = released_at(slot, now);
@@ -127,7 +127,7 @@ verified_once int quotas_charge(u32 slot, u64 ran)
 	s64 left;
 	u32 i;
 
-	bpf_for(i, 0, MAX_QUOTA_LEVELS) {
+	bpf_for(i, 0, MAX_QUOTA_CHAIN) {
 		if (!slot)
 			break;
 		q = quota_slot(slot);
