@@ -16,7 +16,8 @@ proptest! {
     ) {
         let (period_ns, quota_ns) = (period * MS, (period * permille * 1000).max(1));
         let burst_ns = quota_ns * burst / 1000;
-        let mut q = quota { quota_ns, period_ns, burst_ns, period_end: begin, left: 0, used: 1, above: 0 };
+        let mut q =
+            quota { quota_ns, period_ns, burst_ns, period_end: begin, left: 0, used: 1, above: 0 };
         let full = unsafe { t_quota_full(&q) };
         let floor = unsafe { t_quota_floor(&q) };
         q.left = full - ((full - floor) as f64 * owes as f64 / 1000.0) as i64;
