@@ -122,7 +122,8 @@ fn refuses_what_it_must() {
         echo "second=$(scx_baton 2>&1; echo "status $?")" | tr '\n' ' '; echo
         echo "nobody:x:65534:65534::/:/bin/sh" >>/etc/passwd
         echo "user=$(su -s /bin/sh nobody -c scx_baton 2>&1; echo "status $?")" | tr '\n' ' '; echo
-        busy; echo ${busy##* } >/sys/fs/cgroup/deep/1/2/3/4/cgroup.procs
+        busy; below=$(echo 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 | tr ' ' /)
+        echo ${busy##* } >/sys/fs/cgroup/deep/$below/cgroup.procs
         sleep 4; echo "late=$(state) $(tail -n 1 /run/baton.err)"
         kill $busy
         "#,

@@ -28,12 +28,16 @@ enum From {
 
 const GUESTS_AND_QUOTAS: &str = r#"
     vm a; vm b
-    mkdir -p /sys/fs/cgroup/box/inner /sys/fs/cgroup/deep/1/2/3/4
+    at=/sys/fs/cgroup/deep
+    mkdir -p /sys/fs/cgroup/box/inner $at
     echo +cpu >/sys/fs/cgroup/box/cgroup.subtree_control
     echo "30000 100000" >/sys/fs/cgroup/box/cpu.max
-    at=/sys/fs/cgroup/deep
-    for below in "" /1 /1/2 /1/2/3; do echo +cpu >$at$below/cgroup.subtree_control; done
-    for below in "" /1 /1/2 /1/2/3 /1/2/3/4; do echo "50000 100000" >$at$below/cpu.max; done
+    for below in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+        echo +cpu >$at/cgroup.subtree_control
+        echo "50000 100000" >$at/cpu.max
+        at=$at/$below; mkdir $at
+    done
+    echo "50000 100000" >$at/cpu.max
     baton"#;
 
 /// Asks for the script and runs it; the agent saves the host when it is asked.
