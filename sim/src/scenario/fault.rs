@@ -32,7 +32,11 @@ impl FaultSpec {
 
     fn fault_of_cgroup(&self, cgroup: u32) -> Result<(Ns, Fault)> {
         let whats = [self.offline, self.online, self.vm_ends, self.vm, self.task, self.weight];
-        let alone = whats == [None; 6] && self.clock_jump_us.is_none() && !self.leaves_guest;
+        let alone = whats == [None; 6]
+            && self.clock_jump_us.is_none()
+            && self.exit_ms.is_none()
+            && self.cpus.is_empty()
+            && !self.leaves_guest;
         ensure_key!(alone, "cgroup", "comes with cpu-max, or alone: it has none from then on");
         self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
         Ok((self.at()?, Fault::Quota(cgroup, self.cpu_max)))
