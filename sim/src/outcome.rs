@@ -74,6 +74,9 @@ pub struct Outcome {
     pub lock_waits: f64,
     /// Rounds a second of each thread of the host.
     pub threads: Vec<f64>,
+    /// CPU time of each, in pCPUs.
+    #[serde(default)]
+    pub threads_used: Vec<f64>,
     /// Starts of the host's threads on another pCPU, as [`VmOutcome::moves_per_s`].
     #[serde(default)]
     pub thread_moves_per_s: [f64; 4],
@@ -203,6 +206,9 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
         longest_wait_ms: sim.longest_wait() as f64 / 1e6,
         lock_waits: sim.m.locks.total() as f64 / 1e9 / seconds,
         threads: sim.threads.iter().map(|thread| thread.done as f64 / seconds).collect(),
+        threads_used: (0..sim.threads.len())
+            .map(|thread| sim.used_by_thread(thread) as f64 / 1e9 / seconds)
+            .collect(),
         thread_moves_per_s: sim.thread_moves.map(|moves| moves as f64 / seconds),
         scheduler_counters: sim
             .scheduler_counters()

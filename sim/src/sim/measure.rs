@@ -44,8 +44,9 @@ impl Sim {
         }
         self.m.locks.forget_total();
         self.thread_moves = [0; 4];
-        for thread in &mut self.threads {
-            thread.done = 0;
+        let host = &self.m.tasks[self.vcpus.len()..];
+        for (thread, task) in self.threads.iter_mut().zip(host) {
+            (thread.done, thread.ran) = (0, task.ran);
         }
         for task in &mut self.m.tasks {
             task.longest_wait = 0;
@@ -68,6 +69,11 @@ impl Sim {
             _ => t.waited,
         };
         (tasks.iter().map(|t| t.ran).sum(), tasks.iter().map(waits).sum())
+    }
+
+    /// CPU time of a thread of the host since the warm-up.
+    pub fn used_by_thread(&self, thread: usize) -> Ns {
+        self.m.tasks[self.vcpus.len() + thread].ran - self.threads[thread].ran
     }
 
     /// The CPU time of the vCPU that has had most since the start, less that of the one that has

@@ -14,10 +14,12 @@ pub struct HostThread {
     pub left: Ns,
     pub work: Ns,
     pub done: u64,
+    /// CPU time at the end of the warm-up.
+    pub ran: Ns,
 }
 
 impl HostThread {
     pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
-        HostThread { run, sleep, spread, left: run, work: 0, done: 0 }
+        HostThread { run, sleep, spread, left: run, work: 0, done: 0, ran: 0 }
     }
 }
