@@ -69,7 +69,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 		t->vtime = latest;
 	if (host_is_crowded(entities, cpus))
 		return crowd_slice(is_bound(p) && waiting > 0 ? waiting : entities, cpus);
-	return limited ? MIN_RUN_NS : HOST_SLICE_NS;
+	return limited ? AHEAD_SLICE_NS : HOST_SLICE_NS;
 }
 
 /*

@@ -50,12 +50,6 @@
 #define HOST_SLICE_NS (3ULL * 1000 * 1000)
 
 /*
- * What a task runs at least before another of its kind may take its pCPU: less would be spent
- * on the switch (EEVDF protects a slice of 0.7 ms times 1 + log2 of the CPUs likewise).
- */
-#define MIN_RUN_NS (1ULL * 1000 * 1000)
-
-/*
  * What a sleeper may keep of the time it did not use: it goes first, but not for long. For
  * host tasks about what EEVDF's lag allows, two slices: with more, those that sleep all the
  * time preempt each other all the time.
@@ -260,6 +254,9 @@ static inline u64 crowd_slice(u64 entities, u32 cpus)
 		return RESCUE_NS;
 	return slice < CROWD_SLICE_MIN_NS ? CROWD_SLICE_MIN_NS : slice;
 }
+
+/* What one runs that is further ahead: it runs sooner than it should. */
+#define AHEAD_SLICE_NS (1ULL * 1000 * 1000)
 
 /* How far ahead of the others it may be, in virtual time. */
 static inline u64 host_lead(u64 entities, u32 cpus)
@@ -504,10 +501,13 @@ static inline bool host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
 	return vtime_before(host_vtime, vnow) || vtime_before(host_vtime, vm_vtime);
 }
 
-/* May a waking host task take the pCPU from one that has run for @ran ns? */
-static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime, u64 ran)
+/*
+ * May a waking host task take the pCPU from another one, however short that has run? What it takes
+ * is charged to it, and a slice behind it is soon no more if it takes much.
+ */
+static inline bool host_preempts_host(u64 waker_vtime, u64 running_vtime)
 {
-	return ran >= MIN_RUN_NS && vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
+	return vtime_before(waker_vtime + HOST_SLICE_NS, running_vtime);
 }
 
 /*

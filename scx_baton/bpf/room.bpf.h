@@ -20,7 +20,7 @@ verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
 		return false;
 	if (c->runs == RUNS_HOST)
 		return vm ? vm_behind(vm, vnow) && vtime_before(vm->vtime, c->host_vtime)
-			  : host_preempts_host(vtime, c->host_vtime, now - c->since);
+			  : host_preempts_host(vtime, c->host_vtime);
 	if (c->runs != RUNS_VCPU)
 		return false;
 	/* A visit is short, and a sibling's boost, too. */

@@ -178,9 +178,9 @@ bool t_host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
 	return host_goes_first(host_vtime, vm_vtime, vnow);
 }
 
-bool t_host_preempts_host(u64 waker_vtime, u64 running_vtime, u64 ran)
+bool t_host_preempts_host(u64 waker_vtime, u64 running_vtime)
 {
-	return host_preempts_host(waker_vtime, running_vtime, ran);
+	return host_preempts_host(waker_vtime, running_vtime);
 }
 
 bool t_vcpu_halts(const struct vm_ctx *vm, u64 ran)

@@ -47,7 +47,7 @@ unsafe extern "C" {
     fn t_crowd_slice(entities: u64, cpus: u32) -> u64;
     fn t_host_lead(entities: u64, cpus: u32) -> u64;
     fn t_host_goes_first(host_vtime: u64, vm_vtime: u64, vnow: u64) -> bool;
-    fn t_host_preempts_host(waker_vtime: u64, running_vtime: u64, ran: u64) -> bool;
+    fn t_host_preempts_host(waker_vtime: u64, running_vtime: u64) -> bool;
     fn t_vcpu_halts(vm: *const vm_ctx, ran: u64) -> bool;
     fn t_vm_is_whole(vm: *const vm_ctx) -> bool;
     fn t_core_is_shared(since: u64, beside: u64, now: u64) -> bool;

@@ -5,6 +5,7 @@ mod bound;
 mod caches;
 mod eevdf;
 mod gangs;
+mod host;
 mod shares;
 mod simulator;
 mod sleepers;

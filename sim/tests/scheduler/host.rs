@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Threads of the host beside each other, and beside VMs.
+
+use super::{HEAD, run};
+
+/// Rounds a second of those that sleep, beside as many that compute as there are pCPUs.
+fn sleepers(scheduler: &str, cpu: &str) -> f64 {
+    let hogs = if cpu.is_empty() { 2 } else { 1 };
+    let head = HEAD.replace("scx_baton", scheduler);
+    let out = run(&format!(
+        "{head}pcpus = 2\nwarmup = 0.5\n\
+         [[thread]]\ncount = {hogs}\nrun-us = 100000\n{cpu}\
+         [[thread]]\nrun-us = 20\nsleep-us = 200\nspread = 0.1\n{cpu}"
+    ));
+    out.threads[hogs]
+}
+
+/// Nobody took a pCPU from a host thread that had run for less than a millisecond, nor was it
+/// looked at again when that was over: a tenth of the rounds under EEVDF.
+#[test]
+fn a_host_thread_that_sleeps_does_not_wait_for_one_that_computes() {
+    for cpu in ["", "cpu = 1\n"] {
+        let (fair, ours) = (sleepers("eevdf", cpu), sleepers("scx_baton", cpu));
+        assert!(ours > 4000.0 && ours > fair, "{ours} rounds a second, {fair} under EEVDF ({cpu})");
+    }
+}
