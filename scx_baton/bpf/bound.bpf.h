@@ -38,7 +38,8 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_slot(t->queued_vm), *running;
-	u64 since = c->since;
+	/* Several host tasks may have run since, one after the other. */
+	u64 since = c->vm_ran_at;
 
 	running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
 	if (!vm || vm == running || throttled_until(t, now))

@@ -24,3 +24,17 @@ fn a_host_thread_that_sleeps_does_not_wait_for_one_that_computes() {
         assert!(ours > 4000.0 && ours > fair, "{ours} rounds a second, {fair} under EEVDF ({cpu})");
     }
 }
+
+/// Two host threads bound to its pCPU take turns there: each began anew what the vCPU had waited
+/// for, and it ran for a twentieth of the time.
+#[test]
+fn a_bound_vcpu_has_its_part_beside_two_bound_threads() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 2\nwarmup = 0.9\n\
+         [[vm]]\npin = true\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 2\nworkload = \"compute\"\n\
+         [[thread]]\ncount = 2\nrun-us = 1000\ncpu = 0\n\
+         [[thread]]\nrun-us = 1000\n"
+    ));
+    assert!(out.vms[0].used > 0.25, "{}", out.table());
+}
