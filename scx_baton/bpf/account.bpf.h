@@ -147,7 +147,7 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 		return 0;
 	if (is_wanted(cpu, NO_VM, is_bound(p)))
 		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
-				       vnow - t->seen_vnow, host_lag(t->weight));
+				       is_bound(p) ? vnow - t->seen_vnow : 0, host_lag(t->weight));
 	else if (vtime_before(t->vtime, vnow))
 		/* Who runs, and takes nothing from anybody, is owed nothing, either. */
 		t->vtime = vnow;
@@ -231,12 +231,15 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 	return vm;
 }
 
-/* A sleeper comes back: what it may keep of the time that it did not use is limited. */
-static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 now)
+/*
+ * A sleeper comes back: what it may keep of the time that it did not use is limited. @at: how far
+ * those have come that it competes with, if it is a host task.
+ */
+static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
 	t->woken_at = now;
 	if (!vm) {
-		t->vtime = wake_vtime(t->vtime, vnow, HOST_CREDIT_NS);
+		t->vtime = wake_vtime(t->vtime, at, HOST_CREDIT_NS);
 		return;
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);

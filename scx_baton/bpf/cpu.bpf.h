@@ -59,6 +59,18 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 	return &cpus[cpu & (MAX_CPUS - 1)];
 }
 
+/*
+ * How far those have come that a host task competes with on @cpu: a host task that runs there can
+ * be behind vnow by more than a sleeper may keep, which would always come after it.
+ */
+static u64 host_vnow(s32 cpu)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 running = c->host_vtime;
+
+	return c->runs == RUNS_HOST && vtime_before(running, vnow) ? running : vnow;
+}
+
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
 static inline s32 cpus_for(const struct task_struct *p)
 {

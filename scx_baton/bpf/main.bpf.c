@@ -42,7 +42,8 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 		return prev_cpu;
 	now = scx_bpf_now();
 	vm = vm_now(t);
-	wake(t, vm, now);
+	/* The pCPU is idle. */
+	wake(t, vm, vnow, now);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, idle_slice(vm, now), 0);
 	return cpu;
 }

@@ -209,9 +209,10 @@ static inline u64 vm_credit(const struct vm_ctx *vm)
 	return weighted(VM_CREDIT_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1), vm->weight);
 }
 
+/* A host task that cannot have its share, or has had more, is this far from the others at most. */
 static inline u64 host_lag(u32 weight)
 {
-	return weighted(4 * TURN_NS, weight);
+	return weighted(TURN_NS, weight);
 }
 
 /*
@@ -271,9 +272,9 @@ static inline u64 host_lead(u64 entities, u32 cpus)
 
 /*
  * The virtual time of a host task at @vtime that has run for @ran, weighted, while @vnow grew by
- * @grown. It has had all that one thread can have: it is owed no more than before, however fast
- * others come on, elsewhere. One bound to a pCPU would be behind for ever, and keep from that pCPU
- * whoever is bound there, too.
+ * @grown (0: it is not bound to a pCPU). A bound one has had all that it can have: it is owed no
+ * more than before, however fast others come on, elsewhere. It would be behind for ever, and keep
+ * from that pCPU whoever is bound there, too.
  */
 static inline u64 host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
 {

@@ -28,7 +28,7 @@ proptest! {
         prop_assert_eq!(woken.wrapping_sub(base) as i64, d.max(-(credit as i64)));
     }
 
-    /// It pays for what it ran, and is behind by no more than it was when that began.
+    /// It pays for what it ran, and if bound is behind by no more than it was when that began.
     #[test]
     fn a_host_task_that_runs_falls_no_further_behind(
         vnow: u64,
@@ -67,10 +67,10 @@ proptest! {
         prop_assert_eq!(takes, behind > 3 * MS as i64);
     }
 
-    /// Four turns of a CPU, by weight.
+    /// A turn of a CPU, by weight.
     #[test]
     fn what_a_host_task_is_owed_goes_by_weight(weight in 1u32..1 << 20) {
-        let naive = 4.0 * turn() as f64 * f64::from(ONE) / f64::from(weight);
+        let naive = turn() as f64 * f64::from(ONE) / f64::from(weight);
         let lag = unsafe { t_host_lag(weight) } as f64;
         prop_assert!((lag - naive).abs() <= 1.0 + naive * 1e-6, "{lag}, not {naive}");
     }

@@ -38,3 +38,32 @@ fn a_bound_vcpu_has_its_part_beside_two_bound_threads() {
     ));
     assert!(out.vms[0].used > 0.25, "{}", out.table());
 }
+
+/// The bound threads of a pCPU are further behind than a sleeper may keep, as VMs come on elsewhere:
+/// the sleeper always came after them.
+#[test]
+fn a_bound_sleeper_does_not_come_after_a_thread_that_is_far_behind() {
+    let out = run(&format!(
+        "{HEAD}warmup = 0.9\n[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"compute\"\n\
+         [[thread]]\nrun-us = 1000\n\
+         [[thread]]\ncount = 2\nrun-us = 20\nsleep-us = 300\ncpu = 1\n"
+    ));
+    assert!(out.threads[1].min(out.threads[2]) > 1200.0, "{:?}", &out.threads[..3]);
+}
+
+/// A thread that computes lost what it was owed each time that others came on in one leap while it
+/// ran, and was the last one in the queue after each visit.
+#[test]
+fn a_host_thread_that_computes_keeps_its_share_beside_visitors() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 4\nwarmup = 0.9\n\
+         [[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
+         program = [\"compute 22us ±20%\", \"io 95us\", \"done\"]\n\
+         [[vm]]\npin = true\nvcpus = 3\nworkload = \"mutex\"\n\
+         [[vm]]\nvcpus = 4\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 1\nworkload = \"ebizzy\"\n\
+         [[thread]]\nrun-us = 1000\n"
+    ));
+    let (thread, vm) = (out.threads_used[0], out.vms[2].used);
+    assert!(thread > 0.9 * vm, "the thread has {thread} pCPUs\n{}", out.table());
+}
