@@ -155,6 +155,17 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 	return 0;
 }
 
+/*
+ * Does the VM of @p want more pCPUs than it has, where others run? What it has elsewhere is part of
+ * its share, though nobody waits for that: one of 29 vCPUs that compute had 17 pCPUs of 64 beside
+ * one of 64 vCPUs, which had 44. Not where its vCPUs are bound: none could have another's pCPU.
+ */
+static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
+{
+	return !is_bound(p) && vm->nr_queued > 0 && vm->nr_running < p->nr_cpus_allowed &&
+	       vm->nr_running < nr_online;
+}
+
 /* @p, a vCPU of @vm, ran for another @ran ns. */
 verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct task_ctx *t,
 			      struct vm_ctx *vm, s32 cpu, u64 ran)
@@ -172,7 +183,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct 
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
 	observe(vm, t, cpu, ran);
-	if (!is_wanted(cpu, t->run_vm, is_bound(p)))
+	if (!is_wanted(cpu, t->run_vm, is_bound(p)) && !vm_competes(p, vm))
 		return 0;
 	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants >> (EPOCH_SHIFT - 8),
 		       nr_online);

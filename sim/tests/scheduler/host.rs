@@ -51,6 +51,17 @@ fn a_bound_sleeper_does_not_come_after_a_thread_that_is_far_behind() {
     assert!(out.threads[1].min(out.threads[2]) > 1200.0, "{:?}", &out.threads[..3]);
 }
 
+/// Its VM was charged for the other pCPU only when somebody waited for that, which none could: the
+/// thread had two thirds of the one that it may run on.
+#[test]
+fn a_bound_thread_has_its_pcpu_where_a_vm_can_run_on_the_other_one() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 2\nwarmup = 0.9\n[[vm]]\nvcpus = 2\nworkload = \"compute\"\n\
+         [[thread]]\nrun-us = 1000\ncpu = 1\n"
+    ));
+    assert!(out.threads_used[0] > 0.95, "{:?}\n{}", out.threads_used, out.table());
+}
+
 /// A thread that computes lost what it was owed each time that others came on in one leap while it
 /// ran, and was the last one in the queue after each visit.
 #[test]

@@ -158,6 +158,18 @@ fn shares_follow_the_weights_when_the_host_is_crowded() {
     assert!((outcome.vms[3].used - 0.5).abs() < 0.05, "{}", outcome.table());
 }
 
+/// The larger one had what the smaller one left it for nothing, and half of the rest.
+#[test]
+fn vms_of_different_sizes_share_by_weight() {
+    for vcpus in [2, 3, 4] {
+        let out = run(&format!(
+            "{HEAD}warmup = 1.0\n[[vm]]\nvcpus = 8\nworkload = \"compute\"\n\
+             [[vm]]\nvcpus = {vcpus}\nworkload = \"compute\"\n"
+        ));
+        assert!(out.vms[1].used > 0.96 * f64::from(vcpus), "{}", out.table());
+    }
+}
+
 /// A thread that weighs little has used an idle host, which is idle no more: it was kept out for as
 /// long as it had been ahead, 4.8 s here, and for more than sched_ext's watchdog bears on a real
 /// host.
