@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Random mixtures of VMs and host threads, each under EEVDF and under the scheduler in question:
-//! no VM may lose what it is due, nor wake later, for another one's sake.
+//! none may lose what it is due, nor a VM wake later, for another one's sake.
 //!
-//! A VM's *due* is the smaller of what it uses alone and its share by weight of the pCPUs where it
-//! may run.
+//! The *due* is the smaller of what a VM, or a thread, uses alone and its share by weight of the
+//! pCPUs where it may run.
 
 use std::fmt::Write;
 
@@ -12,9 +12,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::fuzz::Simulate;
 use crate::outcome::{Outcome, VmOutcome};
-use crate::scenario::{Scenario, VmSpec};
+use crate::scenario::{Scenario, ThreadSpec, VmSpec};
 
-/// Work of a VM relative to EEVDF's, with or without PAUSE exits, whichever is more.
+/// Work of each relative to EEVDF's, with or without PAUSE exits, whichever is more.
 const LEAST_WORK: f64 = 0.95;
 /// Lateness of a VM below its due, beyond EEVDF's, ns; the median and the 99th percentile.
 const LATER_NS: u64 = 10_000;
@@ -30,14 +30,14 @@ pub struct Late {
     pub ours: [u64; 2],
 }
 
-/// One VM beside its neighbours.
+/// One VM beside its neighbours, or the host threads of one table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its workload, in a word.
+    /// Its number and its workload.
     pub kind: String,
     /// Work relative to EEVDF's up to its due.
     pub work: f64,
-    /// `None`: it sets no timer.
+    /// `None`: it sets no timer, or is no VM.
     pub late: Option<Late>,
     /// It uses less than its share.
     pub below: bool,
@@ -69,16 +69,15 @@ impl Row {
 #[derive(Clone, Debug)]
 pub struct Mixture {
     pub text: String,
-    pub rows: Vec<Row>,
+    pub vms: Vec<Row>,
+    pub threads: Vec<Row>,
     pub events: u64,
 }
 
 impl Mixture {
     /// What breaks a bound.
     pub fn broken(&self) -> Vec<String> {
-        let of_vm =
-            |(place, row): (usize, &Row)| row.broken().map(|why| format!("VM {place}: {why}"));
-        self.rows.iter().enumerate().filter_map(of_vm).collect()
+        self.vms.iter().chain(&self.threads).filter_map(Row::broken).collect()
     }
 }
 
@@ -130,8 +129,24 @@ fn vm(dice: &mut Dice, pcpus: u64) -> String {
     }
 }
 
-/// The mixture of a seed, as a person would write it.
-pub fn generate(seed: u64) -> String {
+/// A table of host threads that compute, or sleep and wake.
+fn threads(dice: &mut Dice, pcpus: u64) -> String {
+    let count = 1 + dice.below(pcpus.min(8));
+    let (run, sleep) = match dice.below(10) {
+        0..3 => (1_000, 0),
+        _ => {
+            let sleep = dice.octaves(20, 50_000);
+            (dice.octaves(2, 500).min(sleep / 2), sleep)
+        }
+    };
+    let cpu =
+        if dice.chance(40) { format!("cpu = {}\n", dice.below(pcpus)) } else { String::new() };
+    format!("count = {count}\nrun-us = {run}\nsleep-us = {sleep}\nspread = 0.2\n{cpu}")
+}
+
+/// The mixture of a seed, as a person would write it; with `crowd`, the same VMs and more host
+/// threads.
+pub fn generate(seed: u64, crowd: bool) -> String {
     let mut dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
     let (machine, pcpus) = dice.one_of(&[
         ("xeon-8", 1),
@@ -176,39 +191,103 @@ pub fn generate(seed: u64) -> String {
             cpu.unwrap_or_default()
         );
     }
+    if crowd {
+        for _ in 0..1 + dice.below(4) {
+            let _ = writeln!(out, "\n[[thread]]\n{}", threads(&mut dice, pcpus));
+        }
+    }
     out
 }
 
-/// What each VM may have of the host at least, in pCPUs: of each pCPU where its vCPUs may run its
-/// part by weight, as if all who may run there wanted to.
-fn shares(scenario: &Scenario, pcpus: usize) -> Vec<f64> {
-    // A VM without a cgroup of its own is worth as much as another one, however many vCPUs it has.
-    let own = |vm: &VmSpec| f64::from(vm.weight);
-    let goes = |vm: &VmSpec, cpu: usize| !vm.pin || cpu < vm.vcpus as usize;
-    let threads = |cpu: usize| {
-        let here = scenario
-            .threads
-            .iter()
-            .filter(|thread| thread.cpu.is_none_or(|only| only as usize == cpu));
-        here.map(|thread| 100.0 * f64::from(thread.count)).sum::<f64>()
-    };
-    let all = |cpu: usize| {
-        let vms = scenario.vms.iter().filter(|vm| goes(vm, cpu));
-        vms.map(own).sum::<f64>() + threads(cpu)
-    };
-    let share = |vm: &VmSpec| {
-        let cpus = (0..pcpus).filter(|cpu| goes(vm, *cpu));
-        cpus.map(|cpu| own(vm) / all(cpu)).sum::<f64>().min(f64::from(vm.vcpus))
-    };
-    scenario.vms.iter().map(share).collect()
+/// Who wants pCPUs: a VM, or the threads of a table.
+struct Entity {
+    weight: f64,
+    /// On so many pCPUs at once.
+    most: usize,
+    /// By pCPU.
+    may_run: Vec<bool>,
+    /// What it uses alone, in pCPUs.
+    alone: f64,
+}
+
+impl Entity {
+    /// A VM without a cgroup of its own is worth as much as another one, however many vCPUs it has.
+    fn of_vm(vm: &VmSpec, pcpus: usize, alone: f64) -> Entity {
+        Entity {
+            weight: f64::from(vm.weight),
+            most: vm.vcpus as usize,
+            may_run: (0..pcpus).map(|cpu| !vm.pin || cpu < vm.vcpus as usize).collect(),
+            alone,
+        }
+    }
+
+    fn of_threads(spec: &ThreadSpec, pcpus: usize) -> Entity {
+        let here = |cpu| spec.cpu.is_none_or(|only| only as usize == cpu);
+        Entity {
+            weight: 100.0 * f64::from(spec.count),
+            most: spec.count as usize,
+            may_run: (0..pcpus).map(here).collect(),
+            alone: f64::from(spec.count) * spec.run_us / (spec.run_us + spec.sleep_us),
+        }
+    }
+}
+
+/// Steps of the naive model below: a share is off by a thousandth of a pCPU, for each of them.
+const STEPS: usize = 1_000;
+
+/// What each may have of the host, in pCPUs, if all want as much as they can run on. In each step
+/// each pCPU goes to the one that has had least for its weight, of those that may run there.
+fn shares(all: &[Entity], pcpus: usize) -> Vec<f64> {
+    let mut had = vec![0.0; all.len()];
+    for step in 0..STEPS {
+        let mut on = vec![0; all.len()];
+        for at in 0..pcpus {
+            let cpu = (at + step) % pcpus;
+            let may = |i: &usize| all[*i].may_run[cpu] && on[*i] < all[*i].most;
+            let had_least = |a: &usize, b: &usize| {
+                (had[*a] / all[*a].weight).total_cmp(&(had[*b] / all[*b].weight))
+            };
+            if let Some(next) = (0..all.len()).filter(may).min_by(had_least) {
+                had[next] += 1.0;
+                on[next] += 1;
+            }
+        }
+    }
+    had.iter().map(|had| had / STEPS as f64).collect()
 }
 
 /// What it is, in a few words.
-fn kind(vm: &VmSpec) -> String {
+fn kind(place: usize, vm: &VmSpec) -> String {
     let steps = vm.programs.first().map(|task| task.program.join(", "));
     let what = vm.workload.clone().or(steps).unwrap_or_default();
     let pinned = if vm.pin { "pinned, " } else { "" };
-    format!("{} vCPUs ({pinned}weight {}, {what})", vm.vcpus, vm.weight)
+    format!("VM {place}: {} vCPUs ({pinned}weight {}, {what})", vm.vcpus, vm.weight)
+}
+
+fn kind_of_threads(place: usize, spec: &ThreadSpec) -> String {
+    let bound = spec.cpu.map(|cpu| format!(" bound to {cpu}")).unwrap_or_default();
+    let ThreadSpec { count, run_us, sleep_us, .. } = spec;
+    format!("[[thread]] {place}: {count} of the host{bound} (run {run_us} us, sleep {sleep_us})")
+}
+
+/// What is done relative to EEVDF up to the due: the work and the CPU time under EEVDF, with and
+/// without PAUSE exits.
+fn work(ours: f64, fair: [(f64, f64); 2], due: f64) -> f64 {
+    let (best, used) = if fair[1].0 > fair[0].0 { fair[1] } else { fair[0] };
+    let up_to = if used > due { due / used } else { 1.0 };
+    if best > 0.0 { ours / (best * up_to) } else { 1.0 }
+}
+
+/// The host threads of each table: work, and CPU time.
+fn of_threads(scenario: &Scenario, outcome: &Outcome) -> Vec<(f64, f64)> {
+    let mut first = 0;
+    let sums = scenario.threads.iter().map(|spec| {
+        let all = first..first + spec.count as usize;
+        first = all.end;
+        let sum = |of: &[f64]| of.get(all.clone()).unwrap_or_default().iter().sum();
+        (sum(&outcome.threads), sum(&outcome.threads_used))
+    });
+    sums.collect()
 }
 
 fn late(vm: &VmOutcome) -> Option<[u64; 2]> {
@@ -219,8 +298,13 @@ fn late(vm: &VmOutcome) -> Option<[u64; 2]> {
 /// each VM alone.
 ///
 /// Errors: one of them broke an invariant.
-pub fn mixture(seed: u64, scheduler: &str, simulate: Simulate) -> Result<Mixture, String> {
-    measure(generate(seed), scheduler, simulate)
+pub fn mixture(
+    seed: u64,
+    crowd: bool,
+    scheduler: &str,
+    simulate: Simulate,
+) -> Result<Mixture, String> {
+    measure(generate(seed, crowd), scheduler, simulate)
 }
 
 /// The same for a mixture's text.
@@ -236,8 +320,7 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
     let fair = [under("eevdf", true, &text)?, under("eevdf", false, &text)?];
     let mut events = ours.events + fair[0].events + fair[1].events;
     let tables: Vec<&str> = text.split("\n[[").collect();
-    let shares = shares(&scenario, ours.pcpus);
-    let mut rows = Vec::new();
+    let mut entities = Vec::new();
     for (place, spec) in scenario.vms.iter().enumerate() {
         // Its own tables: up to the next VM or thread.
         let starts = |table: &&&str| table.starts_with("vm]]");
@@ -246,21 +329,28 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
         let own: Vec<&str> = tables[from..=from + spec.programs.len()].to_vec();
         let alone = under("eevdf", true, &format!("{}\n[[{}", tables[0], own.join("\n[[")))?;
         events += alone.events;
-        let alone = alone.vms[0].used;
-        let due = alone.min(shares[place]);
-        let best =
-            fair.iter().map(|fair| &fair.vms[place]).max_by(|a, b| a.rate.total_cmp(&b.rate));
-        let (Some(best), vm) = (best, &ours.vms[place]) else { continue };
-        let up_to = if best.used > due { due / best.used } else { 1.0 };
-        let work = if best.rate > 0.0 { vm.rate / (best.rate * up_to) } else { 1.0 };
-        rows.push(Row {
-            kind: kind(spec),
-            work,
-            late: late(&fair[0].vms[place]).zip(late(vm)).map(|(fair, ours)| Late { fair, ours }),
-            below: alone < BELOW * shares[place],
-        });
+        entities.push(Entity::of_vm(spec, ours.pcpus, alone.vms[0].used));
     }
-    Ok(Mixture { text, rows, events })
+    entities.extend(scenario.threads.iter().map(|spec| Entity::of_threads(spec, ours.pcpus)));
+    let shares = shares(&entities, ours.pcpus);
+    let row = |at: usize, kind: String, ours_did: f64, fair_did: [(f64, f64); 2], late| {
+        let (alone, share) = (entities[at].alone, shares[at]);
+        let work = work(ours_did, fair_did, alone.min(share));
+        Row { kind, work, late, below: alone < BELOW * share }
+    };
+    let vms = scenario.vms.iter().enumerate().map(|(place, spec)| {
+        let (vm, fair) = (&ours.vms[place], fair.each_ref().map(|fair| &fair.vms[place]));
+        let late = late(fair[0]).zip(late(vm)).map(|(fair, ours)| Late { fair, ours });
+        row(place, kind(place, spec), vm.rate, fair.map(|vm| (vm.rate, vm.used)), late)
+    });
+    let did = of_threads(&scenario, &ours);
+    let fair_did = fair.each_ref().map(|fair| of_threads(&scenario, fair));
+    let threads = scenario.threads.iter().enumerate().map(|(place, spec)| {
+        let fair_did = fair_did.each_ref().map(|did| did[place]);
+        let at = scenario.vms.len() + place;
+        row(at, kind_of_threads(place, spec), did[place].0, fair_did, None)
+    });
+    Ok(Mixture { vms: vms.collect(), threads: threads.collect(), events, text })
 }
 
 #[cfg(test)]
@@ -271,7 +361,7 @@ mod tests {
     #[test]
     fn every_mixture_is_a_scenario() {
         for seed in 0..300 {
-            let text = generate(seed);
+            let text = generate(seed, seed % 2 == 0);
             if let Err(error) = Scenario::parse(&format!("scheduler = \"eevdf\"\n{text}"), &[]) {
                 panic!("{error:#}\n{text}");
             }
@@ -279,15 +369,24 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_by_weight_where_the_vm_may_run() {
-        let text = "machine = \"xeon-8\"\npcpus = 2\nscheduler = \"eevdf\"\n\
-                    [[vm]]\nvcpus = 2\npin = true\nworkload = \"compute\"\n\
-                    [[vm]]\nvcpus = 1\nweight = 300\nworkload = \"compute\"\n\
-                    [[thread]]\nrun-us = 1\ncpu = 1\n";
-        let scenario = Scenario::parse(text, &[]).unwrap();
-        let got = shares(&scenario, 2);
-        // A quarter of pCPU 0 and a fifth of pCPU 1; the other could have 1.35, but has one vCPU.
-        assert!((got[0] - 0.45).abs() < 1e-9 && (got[1] - 1.0).abs() < 1e-9, "{got:?}");
+    fn a_share_is_by_weight_where_it_may_run() {
+        let of = |weight, most, cpus: [bool; 2]| Entity {
+            weight,
+            most,
+            may_run: cpus.to_vec(),
+            alone: 0.0,
+        };
+        let near = |all: &[Entity], want: &[f64]| {
+            let got = shares(all, 2);
+            let fine = got.iter().zip(want).all(|(got, want)| (got - want).abs() < 0.003);
+            assert!(fine, "{got:?}, not {want:?}");
+        };
+        // Two thirds of a pCPU each, if the last two could run on pCPU 0, too.
+        let (both, second) = ([true; 2], [false, true]);
+        near(&[of(100.0, 2, both), of(100.0, 1, second), of(100.0, 1, second)], &[1.0, 0.5, 0.5]);
+        // By weight; the second one can run on one alone.
+        near(&[of(300.0, 2, both), of(100.0, 2, both)], &[1.5, 0.5]);
+        near(&[of(100.0, 2, both), of(300.0, 1, both), of(100.0, 1, second)], &[0.5, 1.0, 0.5]);
     }
 
     /// First come, first served, with slices of 20 ms: who sleeps wakes late, and is found out.

@@ -21,34 +21,41 @@ pub struct Neighbours {
     /// Mixtures that are known to break a bound: they are told, and are no error
     #[arg(long, value_name = "SEED,…", value_delimiter = ',')]
     known: Vec<u64>,
+    /// The same VMs beside more host threads, which compute, or sleep and wake
+    #[arg(long)]
+    host_threads: bool,
 }
 
-pub fn measure_all(Neighbours { seeds: options, known }: &Neighbours) -> Result<()> {
+pub fn measure_all(Neighbours { seeds: options, known, host_threads }: &Neighbours) -> Result<()> {
     let (first, scheduler) = (options.first(), &options.scheduler);
     if options.show {
-        return say(&generate(first));
+        return say(&generate(first, *host_threads));
     }
-    let (rows, broken, failed) = (Mutex::new(Vec::new()), AtomicU64::new(0), AtomicU64::new(0));
-    let done =
-        options.each(|seed| match mixture(seed, scheduler, &|text| options.simulate(text)) {
-            Ok(found) => {
-                let fine = keep(seed, &found) || known.contains(&seed);
-                broken.fetch_add(u64::from(!fine), Relaxed);
-                if let Ok(mut rows) = rows.lock() {
-                    rows.extend(found.rows);
+    let (vms, threads) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let (broken, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let simulate = |text: &str| options.simulate(text);
+    let done = options.each(|seed| match mixture(seed, *host_threads, scheduler, &simulate) {
+        Ok(found) => {
+            let fine = keep(seed, &found) || known.contains(&seed);
+            broken.fetch_add(u64::from(!fine), Relaxed);
+            for (all, rows) in [(&vms, found.vms), (&threads, found.threads)] {
+                if let Ok(mut all) = all.lock() {
+                    all.extend(rows);
                 }
             }
-            Err(_) if stopped() => {}
-            Err(why) => {
-                failed.fetch_add(1, Relaxed);
-                note(&format!("seed {seed}: {why}"));
-            }
-        })?;
+        }
+        Err(_) if stopped() => {}
+        Err(why) => {
+            failed.fetch_add(1, Relaxed);
+            note(&format!("seed {seed}: {why}"));
+        }
+    })?;
+    let (vms, threads) = (vms.into_inner(), threads.into_inner());
     say(&format!(
         "{} mixtures from seed {first} on, in {:.0} s, under {scheduler}\n{}",
         done.scenarios,
         done.took.as_secs_f64(),
-        summary(&rows.into_inner().unwrap_or_default())
+        summary(&vms.unwrap_or_default(), &threads.unwrap_or_default())
     ))?;
     if stopped() {
         return Err(Interrupted.into());
@@ -80,19 +87,22 @@ fn keep(seed: u64, found: &Mixture) -> bool {
     broken.is_empty()
 }
 
-/// Work and lateness of all VMs.
-fn summary(rows: &[Row]) -> String {
-    let work: Vec<f64> = rows.iter().map(|row| row.work).collect();
-    let least = work.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut out = match median(&work) {
-        Some(middle) => format!(
-            "{} VMs: work up to their due, relative to EEVDF's: median {middle:.2}, least {least:.2}\n",
-            rows.len()
-        ),
-        None => String::new(),
-    };
+/// Work of all VMs and host threads, and lateness of the VMs.
+fn summary(vms: &[Row], threads: &[Row]) -> String {
+    let mut out = String::new();
+    for (name, rows) in [("VMs", vms), ("tables of host threads", threads)] {
+        let work: Vec<f64> = rows.iter().map(|row| row.work).collect();
+        let least = work.iter().copied().fold(f64::INFINITY, f64::min);
+        if let Some(middle) = median(&work) {
+            out += &format!(
+                "{} {name}: work up to their due, relative to EEVDF's: median {middle:.2}, \
+                 least {least:.2}\n",
+                rows.len()
+            );
+        }
+    }
     for (below, name) in [(true, "below their due"), (false, "others")] {
-        let of = rows.iter().filter(|row| row.below == below);
+        let of = vms.iter().filter(|row| row.below == below);
         let late: Vec<Late> = of.filter_map(|row| row.late).collect();
         let us = |p99: &dyn Fn(&Late) -> u64| {
             let all: Vec<f64> = late.iter().map(|late| p99(late) as f64 / 1e3).collect();
