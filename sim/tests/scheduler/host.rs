@@ -39,8 +39,8 @@ fn a_bound_vcpu_has_its_part_beside_two_bound_threads() {
     assert!(out.vms[0].used > 0.25, "{}", out.table());
 }
 
-/// The bound threads of a pCPU are further behind than a sleeper may keep, as VMs come on elsewhere:
-/// the sleeper always came after them.
+/// A thread that runs is further behind than a sleeper may keep, as VMs come on elsewhere: the
+/// sleeper always came after it.
 #[test]
 fn a_bound_sleeper_does_not_come_after_a_thread_that_is_far_behind() {
     let out = run(&format!(
