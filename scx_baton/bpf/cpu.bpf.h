@@ -60,10 +60,10 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 }
 
 /*
- * How far those have come that a host task competes with on @cpu: a host task that runs there can
- * be behind vnow by more than a sleeper may keep, which would always come after it.
+ * How far those have come that a host task bound to @cpu competes with: one that runs there can be
+ * behind vnow by more than a sleeper may keep, which would always come after it.
  */
-static u64 host_vnow(s32 cpu)
+static u64 bound_vnow(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 running = c->host_vtime;

@@ -157,7 +157,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (t->parked_at)
 		unparked(t, vm, now);
 	if (enq_flags & SCX_ENQ_WAKEUP)
-		wake(t, vm, host_vnow(cpu), now);
+		wake(t, vm, is_bound(p) ? bound_vnow(cpu) : vnow, now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);
