@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Does anybody wait who could run on a pCPU instead of what runs there? Only then is its time
- * charged: who has a pCPU that nobody else may have, or wants, has taken nothing from anybody. So a
- * VM of which one vCPU shares its pCPU with a busy host thread gets its part of that pCPU whatever
- * its other vCPUs do, as under EEVDF, whose shares are those of one pCPU.
+ * Does anybody wait who could run on a pCPU instead of what runs there? Else its time is not
+ * charged, but to a VM that competes for more (vm_competes()): who has a pCPU that nobody else may
+ * have, or wants, has taken nothing from anybody. So a VM of which one bound vCPU shares its pCPU
+ * with a busy host thread gets its part of that pCPU whatever its other vCPUs do, as under EEVDF,
+ * whose shares are those of one pCPU.
  */
 #ifndef BATON_WANTED_BPF_H
 #define BATON_WANTED_BPF_H
