@@ -135,6 +135,30 @@ verified_once int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 	return 0;
 }
 
+/* The vtime of the first one in @dsq. */
+static bool peek_vtime(u64 dsq, u64 *vtime)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
+
+	if (!p)
+		return false;
+	*vtime = p->scx.dsq_vtime;
+	return true;
+}
+
+/*
+ * How far the host tasks have come that wait for @cpu alone: as far as vnow at most. More of them
+ * than one pCPU can serve fall behind vnow, without a bound, as it comes on elsewhere; among
+ * themselves they have their shares.
+ */
+static u64 bound_vnow(s32 cpu)
+{
+	u64 first;
+
+	return host_waits_for(cpu) && peek_vtime(cpu, &first) && vtime_before(first, vnow) ? first
+											   : vnow;
+}
+
 /* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
 verified_once int charge_host(const struct task_struct *p __arg_trusted, struct task_ctx *t,
 			      s32 cpu, u64 ran)
@@ -145,7 +169,10 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 	/* Its vtime is the VM's now. */
 	if (vm_of(t))
 		return 0;
-	if (is_wanted(cpu, NO_VM, is_bound(p)))
+	if (is_bound(p) && host_waits_for(cpu))
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), bound_vnow(cpu), 0,
+				       host_lag(t->weight));
+	else if (is_wanted(cpu, NO_VM, is_bound(p)))
 		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
 				       is_bound(p) ? vnow - t->seen_vnow : 0, host_lag(t->weight));
 	else if (vtime_before(t->vtime, vnow))

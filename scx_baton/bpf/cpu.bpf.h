@@ -63,12 +63,12 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
  * How far those have come that a host task bound to @cpu competes with: one that runs there can be
  * behind vnow by more than a sleeper may keep, which would always come after it.
  */
-static u64 bound_vnow(s32 cpu)
+static u64 competing_vnow(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 running = c->host_vtime;
+	u64 running = c->host_vtime, waiting = bound_vnow(cpu);
 
-	return c->runs == RUNS_HOST && vtime_before(running, vnow) ? running : vnow;
+	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
 }
 
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */

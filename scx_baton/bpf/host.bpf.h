@@ -8,16 +8,6 @@
 #include "far.bpf.h"
 #include "park.bpf.h"
 
-static bool peek_vtime(u64 dsq, u64 *vtime)
-{
-	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
-
-	if (!p)
-		return false;
-	*vtime = p->scx.dsq_vtime;
-	return true;
-}
-
 /* The host task that goes first on a pCPU. */
 struct host_pick {
 	u64 vtime;

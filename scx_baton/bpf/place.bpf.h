@@ -52,7 +52,7 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
  */
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
-	u64 entities = everybody.wants >> EPOCH_SHIFT, latest;
+	u64 entities = everybody.wants >> EPOCH_SHIFT, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 	bool limited;
@@ -62,11 +62,16 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 	/* Thousands that start at once are counted there as they come to run. */
 	if (waiting > 0 && entities < waiting)
 		entities = waiting;
-	latest = vnow + host_lead(entities, cpus);
+	lead = host_lead(entities, cpus);
+	if (is_bound(p)) {
+		at = competing_vnow(cpu);
+		if (host_lag(t->weight) < lead)
+			lead = host_lag(t->weight);
+	}
 
-	limited = vtime_before(latest, t->vtime);
+	limited = vtime_before(at + lead, t->vtime);
 	if (limited)
-		t->vtime = latest;
+		t->vtime = at + lead;
 	if (host_is_crowded(entities, cpus))
 		return crowd_slice(is_bound(p) && waiting > 0 ? waiting : entities, cpus);
 	return limited ? AHEAD_SLICE_NS : HOST_SLICE_NS;
@@ -157,7 +162,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (t->parked_at)
 		unparked(t, vm, now);
 	if (enq_flags & SCX_ENQ_WAKEUP)
-		wake(t, vm, is_bound(p) ? bound_vnow(cpu) : vnow, now);
+		wake(t, vm, is_bound(p) ? competing_vnow(cpu) : vnow, now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);

@@ -51,6 +51,20 @@ fn a_bound_sleeper_does_not_come_after_a_thread_that_is_far_behind() {
     assert!(out.threads[1].min(out.threads[2]) > 1200.0, "{:?}", &out.threads[..3]);
 }
 
+/// All of them fell behind VMs, which come on elsewhere, as far as they may, where they were level:
+/// those that sleep took turns with those that compute, and had a sixtieth of the pCPU's time.
+#[test]
+fn threads_bound_to_one_pcpu_share_it_whatever_vms_do_elsewhere() {
+    let out = run(&format!(
+        "{HEAD}warmup = 0.9\n[[vm]]\ncount = 2\nvcpus = 8\nworkload = \"compute\"\n\
+         [[thread]]\ncount = 8\nrun-us = 1000\ncpu = 3\n\
+         [[thread]]\ncount = 4\nrun-us = 50\nsleep-us = 100\ncpu = 3\n"
+    ));
+    for used in &out.threads_used[..12] {
+        assert!((used * 12.0 - 1.0).abs() < 0.2, "{:?}", &out.threads_used[..12]);
+    }
+}
+
 /// Its VM was charged for the other pCPU only when somebody waited for that, which none could: the
 /// thread had two thirds of the one that it may run on.
 #[test]
