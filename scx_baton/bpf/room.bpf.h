@@ -8,29 +8,6 @@
 #include "first.bpf.h"
 
 /*
- * May a waking task preempt what @cpu runs? It is a vCPU of the VM in @slot, or else a host task
- * at @vtime.
- */
-verified_once int may_preempt(s32 cpu, u32 slot, u64 vtime, u64 now)
-{
-	struct vm_ctx *vm = vm_slot(slot), *running;
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	if (c->kicked || c->boost_pid)
-		return false;
-	if (c->runs == RUNS_HOST)
-		return vm ? vm_behind(vm, vnow) && vtime_before(vm->vtime, c->host_vtime)
-			  : host_preempts_host(vtime, c->host_vtime);
-	if (c->runs != RUNS_VCPU)
-		return false;
-	/* A visit is short, and a sibling's boost, too. */
-	if (vm)
-		return (!c->resume_pid || vm_behind(vm, vnow)) && vm_takes(c, slot, vm, now);
-	running = vm_slot(c->vm);
-	return running && host_goes_first(vtime, running->vtime, vnow);
-}
-
-/*
  * pCPUs looked at for a task that wakes, of those that share the cache of its last one: on a host
  * of hundreds, looking at all of them would take longer than the wake-up, and those of another
  * cache do not look into the queue of a host task.
@@ -56,8 +33,36 @@ struct room_found {
 	u32 room; /* enum room */
 	s32 cpu;
 	u32 enough; /* nothing better is looked for */
+	u32 bound; /* it may run on one pCPU alone */
 	u32 more; /* looks, with the first that may be preempted */
 };
+
+/*
+ * May the waking task preempt what @cpu runs? One that may run on no other pCPU does not wait for a
+ * host task that may.
+ */
+verified_once int may_preempt(s32 cpu, const struct room_found *found)
+{
+	struct vm_ctx *vm, *running;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	if (!found || c->kicked || c->boost_pid)
+		return false;
+	vm = vm_slot(found->slot);
+	if (vm && runs_host(c))
+		return vm_behind(vm, vnow) && ((found->bound && c->runs == RUNS_HOST) ||
+					       vtime_before(vm->vtime, c->host_vtime));
+	if (runs_host(c))
+		return host_preempts_host(found->vtime, c->host_vtime);
+	if (c->runs != RUNS_VCPU)
+		return false;
+	/* A visit is short, and a sibling's boost, too. */
+	if (vm)
+		return (!c->resume_pid || vm_behind(vm, vnow)) &&
+		       vm_takes(c, found->slot, vm, found->now);
+	running = vm_slot(c->vm);
+	return running && host_goes_first(found->vtime, running->vtime, vnow);
+}
 
 /* Is there room on @cpu, and better than what was found? True: that will do. */
 verified_once int look_for_room(s32 cpu, struct room_found *found)
@@ -68,8 +73,7 @@ verified_once int look_for_room(s32 cpu, struct room_found *found)
 		return false;
 	if (found->enough == ROOM_POLLS && !cpu_ctx(cpu)->kicked && polls(cpu))
 		room = ROOM_POLLS;
-	else if (found->room < ROOM_TAKEN &&
-		 may_preempt(cpu, found->slot, found->vtime, found->now))
+	else if (found->room < ROOM_TAKEN && may_preempt(cpu, found))
 		room = runs_whole_gang(cpu) ? ROOM_IN_GANG : ROOM_TAKEN;
 	if (room > found->room) {
 		found->room = room;
@@ -92,6 +96,7 @@ verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 v
 		.vtime = vtime,
 		.now = now,
 		.slot = slot,
+		.bound = is_bound(p),
 		.cpu = -1,
 		.enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN,
 		.more = MORE_LOOKS,

@@ -24,7 +24,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 		t->run_vm = NO_VM;
 		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
-		c->runs = RUNS_HOST;
+		c->runs = is_bound(p) ? RUNS_BOUND_HOST : RUNS_HOST;
 		return 0;
 	}
 	t->run_vm = t->vm;
