@@ -8,7 +8,7 @@
 #include "account.bpf.h"
 #include "polling.bpf.h"
 
-enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_BOUND_HOST, RUNS_VCPU };
+enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
 /*
  * What a pCPU runs now, and what the next dispatch there must do. What others look at is on one
@@ -19,7 +19,8 @@ struct cpu_ctx {
 		      turn */
 	u64 host_vtime; /* of the host task that runs */
 	u64 turn_start; /* of @vm, when it was started here */
-	u32 runs; /* enum cpu_runs */
+	u16 runs; /* enum cpu_runs */
+	u16 runs_bound; /* it may run on no other pCPU */
 	u32 vm; /* slot, while it runs a vCPU */
 	u32 vcpu_id; /* the same */
 	s32 pid; /* the same */
@@ -59,11 +60,6 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 	return &cpus[cpu & (MAX_CPUS - 1)];
 }
 
-static inline bool runs_host(const struct cpu_ctx *c)
-{
-	return c->runs == RUNS_HOST || c->runs == RUNS_BOUND_HOST;
-}
-
 /*
  * How far those have come that a host task bound to @cpu competes with: one that runs there can be
  * behind vnow by more than a sleeper may keep, which would always come after it.
@@ -73,7 +69,7 @@ static u64 competing_vnow(s32 cpu)
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 running = c->host_vtime, waiting = bound_vnow(cpu);
 
-	return runs_host(c) && vtime_before(running, waiting) ? running : waiting;
+	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
 }
 
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */

@@ -127,7 +127,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	if (!t)
 		return;
 	charge(p, t, cpu, now);
-	if (runs_host(c))
+	if (c->runs == RUNS_HOST)
 		c->host_vtime = t->vtime;
 	if (c->kept && !vtime_before(now, c->kept_until))
 		release(cpu);

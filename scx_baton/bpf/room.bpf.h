@@ -38,28 +38,27 @@ struct room_found {
 };
 
 /*
- * May the waking task preempt what @cpu runs? One that may run on no other pCPU does not wait for a
- * host task that may.
+ * May the waking task preempt what @cpu runs? A vCPU that may run on no other pCPU, of a VM that is
+ * behind its due, does not wait for a task that may, however far behind that is.
  */
 verified_once int may_preempt(s32 cpu, const struct room_found *found)
 {
 	struct vm_ctx *vm, *running;
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	bool behind;
 
-	if (!found || c->kicked || c->boost_pid)
+	if (!found || c->kicked || c->boost_pid || c->runs == RUNS_NOTHING)
 		return false;
 	vm = vm_slot(found->slot);
-	if (vm && runs_host(c))
-		return vm_behind(vm, vnow) && ((found->bound && c->runs == RUNS_HOST) ||
-					       vtime_before(vm->vtime, c->host_vtime));
-	if (runs_host(c))
-		return host_preempts_host(found->vtime, c->host_vtime);
-	if (c->runs != RUNS_VCPU)
-		return false;
+	behind = vm && vm_behind(vm, vnow);
+	if (found->bound && !c->runs_bound && behind)
+		return true;
+	if (c->runs == RUNS_HOST)
+		return vm ? behind && vtime_before(vm->vtime, c->host_vtime)
+			  : host_preempts_host(found->vtime, c->host_vtime);
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
-		return (!c->resume_pid || vm_behind(vm, vnow)) &&
-		       vm_takes(c, found->slot, vm, found->now);
+		return (!c->resume_pid || behind) && vm_takes(c, found->slot, vm, found->now);
 	running = vm_slot(c->vm);
 	return running && host_goes_first(found->vtime, running->vtime, vnow);
 }

@@ -20,11 +20,12 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	if (!t)
 		return 0;
 	vm = vm_of(t);
+	c->runs_bound = is_bound(p);
 	if (!vm) {
 		t->run_vm = NO_VM;
 		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
-		c->runs = is_bound(p) ? RUNS_BOUND_HOST : RUNS_HOST;
+		c->runs = RUNS_HOST;
 		return 0;
 	}
 	t->run_vm = t->vm;

@@ -92,21 +92,3 @@ fn a_host_thread_that_computes_keeps_its_share_beside_visitors() {
     let (thread, vm) = (out.threads_used[0], out.vms[2].used);
     assert!(thread > 0.9 * vm, "the thread has {thread} pCPUs\n{}", out.table());
 }
-
-/// The thread may run anywhere, and is further behind than a VM that sleeps may be: each vCPU
-/// that is bound to the pCPU where it computes waited for the end of its slice, 11 ms at p99.
-#[test]
-fn a_bound_vcpu_that_wakes_takes_its_pcpu_from_a_thread_that_may_leave() {
-    let out = run(&format!(
-        "{HEAD}warmup = 0.9\n\
-         [[vm]]\npin = true\nvcpus = 4\n[[vm.task]]\ncount = 4\n\
-         program = [\"sleep 1ms ±20%\", \"compute 5us ±20%\", \"done\"]\n\
-         [[vm]]\nvcpus = 8\n[[vm.task]]\ncount = 8\n\
-         program = [\"compute 20us ±20%\", \"io 100us\", \"done\"]\n\
-         [[vm]]\nvcpus = 8\nworkload = \"compute\"\n\
-         [[thread]]\ncount = 4\nrun-us = 1000\n"
-    ));
-    let late = out.vms[0].lateness.as_ref().expect("it sleeps");
-    assert!(late.p99 < 1_000_000, "{late:?}\n{}", out.table());
-    assert!(out.threads_used[..4].iter().all(|used| *used > 0.9), "{:?}", out.threads_used);
-}
