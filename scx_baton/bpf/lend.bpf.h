@@ -55,7 +55,10 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 	}
 	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);
 	preempt(cpu);
-	look_soon(cpu, BOOST_IPI_NS);
+	if (c->resume_pid)
+		look_soon(cpu, BOOST_IPI_NS);
+	else
+		ends_in(cpu, scx_bpf_now(), BOOST_IPI_NS);
 	return 0;
 }
 

@@ -105,7 +105,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
 	} else if (vm && t->boosted && !c->resume_pid && c->ends_at) {
-		/* The spinner's slice was rounded up. */
+		/* The spinner's slice was rounded up; or it visits for an interrupt. */
 		ends_in(cpu, t->run_at, p->scx.slice);
 	}
 	/* A vCPU on what was left of a spinner's slice, too: of 200 mixtures 20 break a bound so,

@@ -209,3 +209,16 @@ fn a_bound_vcpu_that_wakes_does_not_wait_for_who_may_run_elsewhere() {
         assert!(late.p99 < 500_000, "{late:?}\n{}", out.table());
     }
 }
+
+/// Its visit to take an interrupt went on until the next tick where a host thread ran: its VM was
+/// soon as far ahead as one may be that visits, and the others waited for the thread's slices.
+#[test]
+fn a_visit_for_an_interrupt_is_short_beside_a_host_thread() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 2\nwarmup = 0.9\n[[vm]]\nvcpus = 2\npin = true\n\
+         [[vm.task]]\nprogram = [\"compute 1ms ±20% kernel\", \"call\", \"done\"]\n\
+         [[vm.task]]\nprogram = [\"compute 1ms\"]\n\
+         [[thread]]\nrun-us = 100000\ncpu = 1\n"
+    ));
+    assert!(out.vms[0].rate > 900.0 && out.threads_used[0] > 0.45, "{}", out.table());
+}
