@@ -55,6 +55,7 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 	}
 	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);
 	preempt(cpu);
+	/* A timer ends it, also where no vCPU goes on afterwards: a tick may be 4 ms later. */
 	if (c->resume_pid)
 		look_soon(cpu, BOOST_IPI_NS);
 	else

@@ -63,6 +63,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 	if (waiting > 0 && entities < waiting)
 		entities = waiting;
 	lead = host_lead(entities, cpus);
+	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
 	if (is_bound(p)) {
 		at = competing_vnow(cpu);
 		if (host_lag(t->weight) < lead)
