@@ -343,12 +343,14 @@ static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
 #define EXITS_ABOVE_NS (16ULL * 1000 * 1000)
 
 /*
- * Do vCPUs of @vm, which ran for @ran ns, wait while others run, for half as long as those do? It
- * has fewer pCPUs than it wants then, not for a moment only.
+ * Does a vCPU of @vm, which ran for @ran ns, wait all the time while the others run? It has fewer
+ * pCPUs than it wants then, not for a moment only: @costop ns is what all have waited so.
  */
 static inline bool vm_torn(const struct vm_ctx *vm, u64 ran, u64 costop)
 {
-	return ran < (vm->torn ? 4 : 2) * costop;
+	u64 times = vm->nr_vcpus > 1 ? vm->nr_vcpus : 1;
+
+	return ran < (vm->torn ? 2 : 1) * times * costop;
 }
 
 /*
