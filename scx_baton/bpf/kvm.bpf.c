@@ -177,11 +177,15 @@ SEC("fexit/kvm_vcpu_on_spin")
 int BPF_PROG(baton_spun, struct kvm_vcpu *me)
 {
 	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+	u64 now = scx_bpf_now();
 
 	if (!t)
 		return 0;
 	t->spinning = false;
-	t->spun_at = scx_bpf_now();
+	/* Who has yielded since its last exit has been off its pCPU, and @spun_at is 0. */
+	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
+		spins_on(t);
+	t->spun_at = now;
 	return 0;
 }
 

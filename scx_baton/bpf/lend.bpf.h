@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * A vCPU that waits for a pCPU is sent an IPI: a sibling lends it the time to take it, before the
- * sender has spun for long. The VM as a whole gets no more than it had.
+ * sender has spun for long, or the sender itself. The VM as a whole gets no more than it had.
  */
 #ifndef BATON_LEND_BPF_H
 #define BATON_LEND_BPF_H
@@ -79,6 +79,36 @@ verified_once int lend_cpu(u32 slot, u32 sender, s32 cpu)
 	return owing || find_owing(slot, sender, -1, true);
 }
 
+/*
+ * Does @p, which waits, lose more by a move to @cpu than by waiting for a moment? It ran near
+ * another cache, or something short has taken the pCPU that it is kept for.
+ */
+static bool waits_briefly(const struct task_struct *p, const struct task_ctx *t, s32 cpu)
+{
+	bool far = llc_of(scx_bpf_task_cpu(p)) != llc_of(cpu);
+	u64 least = far ? FAR_WAIT_NS : is_kept(t) ? BRIEF_NS : 0;
+
+	return vtime_before(scx_bpf_now(), t->queued_at + least);
+}
+
+/* vCPU @sender of the VM in @slot spins on @cpu: one that owes it takes its IPI there. */
+verified_once int lend_own(u32 slot, u32 sender, s32 cpu)
+{
+	u64 owing = lends(cpu, slot, false) ? find_owing(slot, sender, cpu, true) : 0;
+	struct task_struct *p = owing ? bpf_task_from_pid((s32)owing) : NULL;
+	struct task_ctx *t;
+	bool stays;
+
+	if (!p)
+		return 0;
+	t = task_ctx(p);
+	stays = !t || waits_briefly(p, t, cpu);
+	bpf_task_release(p);
+	if (!stays)
+		give(slot, owing, cpu, BOOST_SIBLING);
+	return 0;
+}
+
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
 static int lend(void *map, int *key, struct lend_timer *at)
 {
@@ -91,6 +121,10 @@ static int lend(void *map, int *key, struct lend_timer *at)
 
 	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
 		return 0;
+	if (at->spins) {
+		lend_own(slot, sender, at->cpu);
+		return 0;
+	}
 	bpf_for(i, 1, looks) {
 		cpu = at->cpu + i;
 		if (cpu >= nr_cpu_ids)

@@ -41,6 +41,7 @@ struct lend_timer {
 	s32 cpu; /* of the sender */
 	u32 slot;
 	u32 sender; /* its vcpu_id */
+	u32 spins; /* it lends its own pCPU, with which it has nothing better to do */
 };
 
 struct {
@@ -69,13 +70,25 @@ verified_once int waits_for(s32 pid, u32 slot, s32 cpu)
 	return waits;
 }
 
+/* The vCPU @sender, which runs here, has sent IPIs to some that wait. */
+static inline void lend_soon(u32 slot, u32 sender, bool spins)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct lend_timer *lend = bpf_map_lookup_elem(&lend_timers, &cpu);
+
+	if (!lend)
+		return;
+	lend->slot = slot;
+	lend->sender = sender;
+	lend->spins = spins;
+	bpf_timer_start(&lend->timer, LEND_AFTER_NS, 0);
+}
+
 /* vCPU @from, which runs here, sends an IPI to @to, which does not run. */
 static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 {
 	u64 key = vcpu_key(slot, to), own = vcpu_key(slot, from);
-	u32 cpu = bpf_get_smp_processor_id();
 	struct vcpu_ctx *v, *sender;
-	struct lend_timer *lend;
 
 	if (from == to || from >= MAX_VCPUS || to >= MAX_VCPUS)
 		return;
@@ -85,18 +98,29 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 		return;
 	if (!vm_has_bit(vm->owing, to)) {
 		v->owes_since = scx_bpf_now();
-		v->lend_pending = vm_lends(vm) && waits_for(v->pid, slot, -1);
+		v->lend_pending = waits_for(v->pid, slot, -1);
 	}
 	__sync_fetch_and_or(&v->owes[vcpu_word(from)], vcpu_bit(from));
 	__sync_fetch_and_or(&vm->owing[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed_words, 1U << vcpu_word(to));
-	lend = v->lend_pending ? bpf_map_lookup_elem(&lend_timers, &cpu) : NULL;
-	if (!lend)
-		return;
-	lend->slot = slot;
-	lend->sender = from;
-	bpf_timer_start(&lend->timer, LEND_AFTER_NS, 0);
+	if (v->lend_pending && vm_lends(vm))
+		lend_soon(slot, from, false);
+}
+
+/*
+ * The vCPU of @t spins on here, as KVM proposes nobody to yield to, as where all that wait were
+ * preempted in user mode: who owes it gets its pCPU. By a timer: this program must not switch.
+ */
+static inline void spins_on(const struct task_ctx *t)
+{
+	u64 own = vcpu_key(t->vm, t->vcpu_id);
+	struct vm_ctx *vm = vm_of(t);
+	struct vcpu_ctx *me;
+
+	me = vm && vm->nr_queued > 0 ? bpf_map_lookup_elem(&vcpus, &own) : NULL;
+	if (me && me->owed_words)
+		lend_soon(t->vm, t->vcpu_id, true);
 }
 
 #endif /* BATON_OWING_BPF_H */

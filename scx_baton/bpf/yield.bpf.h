@@ -9,7 +9,8 @@
  *  YIELD_KICK  | KVM names: it was handed a lock, or is the   | the vCPU that     | at least
  *              | preempted target of an IPI                   | does not spin     |
  *  YIELD_SENT  | is sent an IPI, before anybody spins         | a third sibling   | 250 us
- *              | (lend.bpf.h)                                 |                   |
+ *              | (lend.bpf.h); or the sender spins, and KVM   | or the spinner    |
+ *              | proposes nobody                              |                   |
  */
 #ifndef BATON_YIELD_BPF_H
 #define BATON_YIELD_BPF_H

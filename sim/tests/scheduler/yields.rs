@@ -74,6 +74,17 @@ fn siblings_lend_their_pcpu_to_one_that_is_sent_an_ipi() {
     assert_eq!(rate("\"sent\", \"ipi\", \"kvm\"", 1).1, 0);
 }
 
+/// All that wait were preempted in user mode, and KVM proposes nobody to those that spin for them:
+/// they spun until a slice ended, and did half of what they do under EEVDF.
+#[test]
+fn who_spins_lends_its_own_pcpu_where_kvm_proposes_nobody() {
+    let [eevdf, baton] = beside(
+        "[kvm]\nple-user = false\n[[vm]]\nvcpus = 8\nworkload = \"ebizzy\"\n\
+         [[thread]]\nown-cgroup = true\nrun-us = 1000\nsleep-us = 0",
+    );
+    assert!(baton.0 > eevdf.0, "{} and {}", baton.0, eevdf.0);
+}
+
 /// Guests that name whom they wait for, by the sched-yield hypercall and PV kicks: obeyed, unless
 /// switched off.
 #[test]
