@@ -68,7 +68,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	struct task_ctx *t = task_ctx(p);
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	bool goes_on, picked;
+	bool goes_on, picked, asked = c->kicked;
 	struct vm_ctx *vm;
 
 	if (!t)
@@ -101,6 +101,8 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	/* Not only where tasks queue: on an idle pCPU they never do. */
 	refresh_weight(p, t, vm, t->run_at);
 	runs_for(p, t, cpu, picked);
+	if (asked)
+		leave_to_bound(cpu);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);

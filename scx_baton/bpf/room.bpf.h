@@ -38,8 +38,8 @@ struct room_found {
 };
 
 /*
- * May the waking task preempt what @cpu runs? A vCPU that may run on no other pCPU, of a VM that is
- * behind its due, does not wait for a task that may, however far behind that is.
+ * May the waking task preempt what @cpu runs? A vCPU that may run on no other pCPU does not wait
+ * for a task that may, if its VM is behind its due, or further behind than that.
  */
 verified_once int may_preempt(s32 cpu, const struct room_found *found)
 {
@@ -50,8 +50,10 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found)
 	if (!found || c->kicked || c->boost_pid || c->runs == RUNS_NOTHING)
 		return false;
 	vm = vm_slot(found->slot);
+	running = vm_slot(c->runs == RUNS_VCPU ? c->vm : NO_VM);
 	behind = vm && vm_behind(vm, vnow);
-	if (found->bound && !c->runs_bound && behind)
+	if (vm && found->bound && !c->runs_bound &&
+	    (behind || vtime_before(vm->vtime, running ? running->vtime : c->host_vtime)))
 		return true;
 	if (c->runs == RUNS_HOST)
 		return vm ? behind && vtime_before(vm->vtime, c->host_vtime)
@@ -59,7 +61,6 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found)
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
 		return (!c->resume_pid || behind) && vm_takes(c, found->slot, vm, found->now);
-	running = vm_slot(c->vm);
 	return running && host_goes_first(found->vtime, running->vtime, vnow);
 }
 
@@ -136,12 +137,30 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct 
 	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
 		ends_in(home, now, CROWDED_SLICE_NS);
 	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
-	if (best < 0)
+	if (best < 0) {
+		/* Who is on its way to a pCPU that was idle cannot be preempted yet. */
+		if (vm && is_bound(p) && c->runs == RUNS_NOTHING)
+			c->kicked = 1;
 		return 0;
+	}
 	count_preemption(best, home, vm, t->vm);
 	cpu_ctx(best)->brief = !vm;
 	preempt(best);
 	return 0;
+}
+
+/*
+ * A task has come to @cpu, which was idle, while a vCPU began to wait for that alone: it leaves if
+ * it may run elsewhere, and is not before that one in order.
+ */
+static void leave_to_bound(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = vm_slot(bound_queue(cpu)->vm);
+
+	if (vm && bound_queue(cpu)->nr > 0 && c->runs == RUNS_HOST && !c->runs_bound &&
+	    !host_goes_first(c->host_vtime, vm->vtime, vnow))
+		preempt(cpu);
 }
 
 /*
