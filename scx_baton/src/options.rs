@@ -79,9 +79,10 @@ pub struct Opts {
     /// ipi: a sibling that does not run and owes the spinner the answer to an IPI, for 250 µs.
     /// kvm: else the vCPU that KVM proposes; without it a vCPU spins until its slice ends.
     /// sent: before anybody spins, a vCPU that waits for a CPU and is sent an IPI gets a sibling's
-    /// for 250 µs. kick: the vCPU that one which does not spin has handed a lock to, or
-    /// interrupted, gets the rest of the slice. For ipi and sent a BPF program runs for each IPI,
-    /// but only while vCPUs wait for CPUs. What each buys and costs: docs/policy.md.
+    /// for 250 µs; or the sender's, once that spins and KVM proposes nobody. kick: the vCPU that
+    /// one which does not spin has handed a lock to, or interrupted, gets the rest of the slice.
+    /// For ipi and sent a BPF program runs for each IPI, but only while vCPUs wait for CPUs. What
+    /// each buys and costs: docs/policy.md.
     #[clap(
         long,
         value_delimiter = ',',
