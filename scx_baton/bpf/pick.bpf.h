@@ -74,7 +74,7 @@ verified_once int dispatch_kept(s32 cpu, u64 now)
 		kept = *(volatile s32 *)&c->kept;
 		slot = c->kept_vm;
 		vm = kept ? vm_slot(slot) : NULL;
-		if (!vm || !start_vcpu(kept, slot, vm_slice(vm, false, now), BOOST_NONE, cpu))
+		if (!vm || !start_vcpu(kept, slot, vm_slice(vm, false, cpu, now), BOOST_NONE, cpu))
 			continue;
 		join_turn(slot, vm->nr_queued - 1, cpu, now);
 		return true;
@@ -169,7 +169,7 @@ verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm, 
 
 	if (!vm)
 		return 0;
-	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p)), now);
+	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p)), cpu, now);
 	runs_until(p, vm, cpu, slice, now);
 	/* Who asked has gone elsewhere. */
 	c->brief = 0;

@@ -135,7 +135,7 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct 
 	/* The sibling there had a longer slice, as all had a pCPU. */
 	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
 	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
-		ends_in(home, now, CROWDED_SLICE_NS);
+		ends_in(home, now, crowded_slice(home, now));
 	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
 	if (best < 0) {
 		/* Who is on its way to a pCPU that was idle cannot be preempted yet. */

@@ -118,7 +118,7 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu, str
 		w->slice = vm_visit(vm, vnow);
 	else
 		w->slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)),
-				    w->now);
+				    cpu, w->now);
 	t->boosted = w->visits ? BOOST_VISIT : BOOST_NONE;
 	return WALK_STARTS;
 }

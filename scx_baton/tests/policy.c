@@ -42,9 +42,9 @@ bool t_vm_spins_exit(const struct vm_ctx *vm, u64 ran, u64 spins)
 	return vm_spins_exit(vm, ran, spins);
 }
 
-u64 t_vm_slice(const struct vm_ctx *vm, s32 cpus, u64 now)
+u64 t_vm_slice(const struct vm_ctx *vm, s32 cpus, u32 cpu, u64 now)
 {
-	return vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus), now);
+	return vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus), cpu, now);
 }
 
 u64 t_vm_join_turn(struct vm_ctx *vm, u64 now)

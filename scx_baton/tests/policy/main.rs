@@ -25,7 +25,7 @@ unsafe extern "C" {
     fn t_vm_lead(vm: *const vm_ctx) -> u64;
     fn t_vm_in_turn(vm: *const vm_ctx, now: u64) -> bool;
     fn t_vm_spins_exit(vm: *const vm_ctx, ran: u64, spins: u64) -> bool;
-    fn t_vm_slice(vm: *const vm_ctx, cpus: i32, now: u64) -> u64;
+    fn t_vm_slice(vm: *const vm_ctx, cpus: i32, cpu: u32, now: u64) -> u64;
     fn t_vm_join_turn(vm: *mut vm_ctx, now: u64) -> u64;
     fn t_vm_claims(vm: *const vm_ctx, ran_turn: u64, vnow: u64, now: u64) -> bool;
     fn t_vm_rank(vm: *const vm_ctx, running: i32, claims: bool, vnow: u64, now: u64) -> u64;

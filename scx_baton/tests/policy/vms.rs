@@ -75,19 +75,42 @@ proptest! {
         prop_assert!(older == 0 || !claims(older));
     }
 
-    /// To the end of the turn, or a turn; a millisecond of it where not all fit, and spins do not
-    /// exit.
+    /// To the end of the turn, or a turn; up to the pCPU's next millisecond where not all fit, and
+    /// spins do not exit.
     #[test]
-    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, spins in 0u64..8) {
+    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, cpu in 0u32..1024, spins in 0u64..8) {
         vm.exits = unsafe { t_vm_spins_exit(&vm, 16 * MS, spins) }.into();
         prop_assert_eq!(vm.exits == 1, spins > 4);
         // Once so, with hysteresis.
         prop_assert_eq!(vm.exits == 1 && unsafe { t_vm_spins_exit(&vm, 16 * MS, 2) }, spins > 4);
         vm.nr_queued = queued;
-        let slice = unsafe { t_vm_slice(&vm, cpus, now) };
+        let slice = unsafe { t_vm_slice(&vm, cpus, cpu, now) };
         let turn = if unsafe { t_vm_in_turn(&vm, now) } { vm.turn_end.wrapping_sub(now) } else { turn() };
         let fit = queued == 0 || vm.nr_running + queued <= cpus || spins > 4 || vm.spread == 1;
-        prop_assert_eq!(slice, if fit { turn } else { turn.min(MS) });
+        let most = MS + MS / 16;
+        if fit || turn <= most {
+            prop_assert_eq!(slice, turn);
+        } else {
+            prop_assert!((MS / 16..=most).contains(&slice));
+            let phase = now.wrapping_add(u64::from(cpu) * 618_000) % MS;
+            prop_assert_eq!((phase + slice) % MS, 0);
+        }
+    }
+
+    /// The short slices of n pCPUs end one after the other: no two at once, and at no time more
+    /// than two and a half times as long after each other as if they were spread evenly.
+    #[test]
+    fn short_slices_end_one_after_the_other(now in 1u64 << 40..1 << 50, n in 2u32..64) {
+        let mut vm = vm();
+        vm.nr_queued = 1;
+        vm.torn = 1;
+        let mut ends: Vec<u64> = (0..n).map(|cpu| unsafe { t_vm_slice(&vm, 1, cpu, now) } % MS).collect();
+        ends.sort_unstable();
+        ends.push(ends[0] + MS);
+        for at in ends.windows(2) {
+            let apart = at[1] - at[0];
+            prop_assert!(apart > 0 && 2 * apart * u64::from(n) <= 5 * MS, "{apart} of {n}");
+        }
     }
 
     /// A VM is torn whose vCPUs wait half as long as others run, and until it is half of that.
