@@ -10,6 +10,13 @@
 
 enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 
+/* Who preempts what runs on a pCPU, if that will run for a moment. */
+enum brief {
+	BRIEF_NONE,
+	BRIEF_VISIT,
+	BRIEF_KERNEL, /* a bound thread of the kernel, while no vCPU waits anywhere */
+};
+
 /*
  * What a pCPU runs now, and what the next dispatch there must do. What others look at is on one
  * cache line.
@@ -25,7 +32,7 @@ struct cpu_ctx {
 	u32 vcpu_id; /* the same */
 	s32 pid; /* the same */
 	u32 kicked; /* preemption is on its way, do not ask for another */
-	u32 brief; /* who preempts will run for a moment */
+	u32 brief; /* enum brief */
 	s32 boost_pid; /* vCPU to run next, by a directed yield; 0: none */
 	s32 resume_pid; /* the vCPU that goes on when the boosted one has had its time; 0: none */
 	s32 kept; /* vCPU that goes on here after one that runs for a moment; 0: none */

@@ -147,6 +147,19 @@ static s32 init_park_timer(void)
 	return timer ? init_timer(timer, park_timers, unpark) : -ENOENT;
 }
 
+/*
+ * A bound thread of the kernel has preempted the vCPU @p on @cpu: @p goes on there when that
+ * sleeps, 50 us later. A pCPU that is idle needs longer to leave its C-state, up to 400 us.
+ */
+static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 now)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return !is_bound(p) && c->brief == BRIEF_KERNEL && !c->boost_pid && !c->resume_pid &&
+	       t->last_cpu == cpu && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       vtime_before(now + START_NS, c->donates_until);
+}
+
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
@@ -182,12 +195,17 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	/* Bound kernel threads are part of the kernel's own machinery: before any vCPU. */
 	if ((p->flags & PF_KTHREAD) && is_bound(p)) {
 		if (c->runs == RUNS_VCPU) {
-			c->brief = 1;
+			c->brief = count(COUNT_WAITING) ? BRIEF_VISIT : BRIEF_KERNEL;
 			if (vtime_before(c->kept_until, now + BRIEF_NS))
 				c->kept_until = now + BRIEF_NS;
 			enq_flags |= SCX_ENQ_PREEMPT;
 		}
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, HOST_SLICE_NS, enq_flags);
+		return;
+	}
+
+	if (vm && !(enq_flags & SCX_ENQ_WAKEUP) && goes_on_here(p, t, cpu, now)) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, c->donates_until - now, enq_flags);
 		return;
 	}
 
