@@ -149,7 +149,8 @@ static s32 init_park_timer(void)
 
 /*
  * A bound thread of the kernel has preempted the vCPU @p on @cpu: @p goes on there when that
- * sleeps, 50 us later. A pCPU that is idle needs longer to leave its C-state, up to 400 us.
+ * sleeps, 50 us later. A pCPU that is idle needs longer to leave its C-state, up to 400 us. One
+ * that is bound could not move, and others may go before it by now.
  */
 static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 now)
 {
