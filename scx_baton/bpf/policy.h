@@ -372,7 +372,7 @@ static inline bool vm_spins_exit(const struct vm_ctx *vm, u64 ran, u64 spins)
 /*
  * The short slice that begins on @cpu. Those of several pCPUs end one after the other: where they
  * end at once, who waits begins to run once in a slice, on all of them (barriers of 10 vCPUs on 8
- * pCPUs: 0.6 of the rounds, simulated). Multiples of the golden ratio spread any number of pCPUs
+ * pCPUs: half of the rounds, simulated). Multiples of the golden ratio spread any number of pCPUs
  * over the slice. One that would be shorter than a sixteenth goes on to the next end.
  */
 #define CROWDED_LEAST_NS (CROWDED_SLICE_NS / 16)

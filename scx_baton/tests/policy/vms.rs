@@ -78,7 +78,10 @@ proptest! {
     /// To the end of the turn, or a turn; up to the pCPU's next millisecond where not all fit, and
     /// spins do not exit.
     #[test]
-    fn slices_are_short_where_not_all_fit((now, [mut vm, _, _]) in clock_and_vms(), queued in 0i32..4, cpus in 1i32..6, cpu in 0u32..1024, spins in 0u64..8) {
+    fn slices_are_short_where_not_all_fit(
+        (now, [mut vm, _, _]) in clock_and_vms(),
+        queued in 0i32..4, cpus in 1i32..6, cpu in 0u32..1024, spins in 0u64..8,
+    ) {
         vm.exits = unsafe { t_vm_spins_exit(&vm, 16 * MS, spins) }.into();
         prop_assert_eq!(vm.exits == 1, spins > 4);
         // Once so, with hysteresis.
@@ -104,7 +107,8 @@ proptest! {
         let mut vm = vm();
         vm.nr_queued = 1;
         vm.torn = 1;
-        let mut ends: Vec<u64> = (0..n).map(|cpu| unsafe { t_vm_slice(&vm, 1, cpu, now) } % MS).collect();
+        let end = |cpu| unsafe { t_vm_slice(&vm, 1, cpu, now) } % MS;
+        let mut ends: Vec<u64> = (0..n).map(end).collect();
         ends.sort_unstable();
         ends.push(ends[0] + MS);
         for at in ends.windows(2) {
