@@ -14,6 +14,7 @@ enum cpu_runs { RUNS_NOTHING, RUNS_HOST, RUNS_VCPU };
 enum brief {
 	BRIEF_NONE,
 	BRIEF_VISIT,
+	BRIEF_PART, /* a vCPU that may run there alone, in its part (shares_part()) */
 	BRIEF_KERNEL, /* a bound thread of the kernel, while no vCPU waits anywhere */
 };
 
@@ -54,6 +55,7 @@ struct cpu_ctx {
 	u64 kept_until; /* ns; until then no tick gives @kept to others */
 	u32 bound; /* slot of the VM that was asked last for a vCPU that waits for this pCPU
 		      alone */
+	u32 host_weight; /* of the host task that runs, or ran last */
 	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
 } __attribute__((aligned(64)));
 
@@ -77,6 +79,53 @@ static u64 competing_vnow(s32 cpu)
 	u64 running = c->host_vtime, waiting = bound_vnow(cpu);
 
 	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
+}
+
+/*
+ * Does a task run on @cpu that could run elsewhere, and is no vCPU of the VM in @slot, while vCPUs
+ * wait that could not? One that is bound, too, is visited for IPIs only, see vm_may_visit().
+ */
+static bool shares_part(s32 cpu, u32 slot)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return bound_queue(cpu)->nr > 0 && !c->runs_bound &&
+	       (c->runs == RUNS_HOST || (c->runs == RUNS_VCPU && c->vm != slot));
+}
+
+static u64 part_needs(const struct vm_ctx *vm, s32 cpu)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+	const struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
+	u32 against = c->host_weight;
+	s32 nr = running ? running->nr_running : 0;
+
+	if (running)
+		against = running->weight / (nr > 0 ? nr : 1);
+	return visit_needs(vm, against, host_waiting(cpu, true), bound_queue(cpu)->nr);
+}
+
+/* In how many ns may one of @vm, which may run on @cpu alone, visit it? */
+static u64 part_in(const struct vm_ctx *vm, s32 cpu, u64 now)
+{
+	s64 in = bound_queue(cpu)->visits_from + part_needs(vm, cpu) - now;
+
+	return in > 0 ? in : 0;
+}
+
+/* It does. What runs there goes on afterwards. */
+static void spend_part(const struct vm_ctx *vm, s32 cpu, u64 now)
+{
+	struct bound_queue *b = bound_queue(cpu);
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u64 needs = part_needs(vm, cpu), from = b->visits_from;
+
+	/* Who has waited for long has one visit, not many. */
+	if (vtime_before(from, now - needs))
+		from = now - needs;
+	from += needs + BOOST_IPI_NS;
+	b->visits_from = vtime_before(now + TURN_NS, from) ? now + TURN_NS : from;
+	c->brief = BRIEF_PART;
 }
 
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */

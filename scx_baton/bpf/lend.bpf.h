@@ -41,6 +41,8 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 	u64 key = vcpu_key(slot, owing >> 32);
 	struct vcpu_ctx *v = bpf_map_lookup_elem(&vcpus, &key);
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct vm_ctx *vm = vm_slot(slot);
+	bool part = why == BOOST_VISIT && shares_part(cpu, slot);
 
 	/* Two may have sent it an IPI at once: one serves it. */
 	if (!v || __sync_val_compare_and_swap(&v->lend_pending, 1, 0) != 1 ||
@@ -53,6 +55,8 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 		c->resume_pid = 0;
 		return 0;
 	}
+	if (vm && part)
+		spend_part(vm, cpu, scx_bpf_now());
 	stat_add(why == BOOST_VISIT ? STAT_VISITS : STAT_LENT, 1);
 	preempt(cpu);
 	/* A timer ends it, also where no vCPU goes on afterwards: a tick may be 4 ms later. */
@@ -91,7 +95,8 @@ static bool waits_briefly(const struct task_struct *p, const struct task_ctx *t,
 	return vtime_before(scx_bpf_now(), t->queued_at + least);
 }
 
-/* vCPU @sender of the VM in @slot spins on @cpu: one that owes it takes its IPI there. */
+/* vCPU @sender of the VM in @slot spins on @cpu: one that owes it takes its IPI there. False: none
+ * may. */
 verified_once int lend_own(u32 slot, u32 sender, s32 cpu)
 {
 	u64 owing = lends(cpu, slot, false) ? find_owing(slot, sender, cpu, true) : 0;
@@ -106,6 +111,40 @@ verified_once int lend_own(u32 slot, u32 sender, s32 cpu)
 	bpf_task_release(p);
 	if (!stays)
 		give(slot, owing, cpu, BOOST_SIBLING);
+	return true;
+}
+
+/*
+ * Those that owe @sender, and that no sibling can lend a pCPU, visit those where they ran: as
+ * vm_may_visit() says, or in their part; beside another VM, which may be due as much, only so.
+ * A sender that @spins on has asked for the former before. In how many ns one has its part that has
+ * none now, and is to be looked at again; else 0.
+ */
+verified_once u64 visit_for(u32 slot, u32 sender, bool spins)
+{
+	struct vm_ctx *vm = vm_slot(slot);
+	u64 owing, in, now = scx_bpf_now();
+	bool may, part;
+	u32 i;
+	s32 cpu;
+
+	if (!vm)
+		return 0;
+	bpf_for(i, 0, MAX_OWING) {
+		owing = find_owing(slot, sender, -1, true);
+		cpu = owing ? cpu_of((s32)owing) : -1;
+		if (cpu < 0)
+			break;
+		may = vm_may_visit(vm, vnow);
+		part = shares_part(cpu, slot);
+		if (!part && (spins || !may))
+			break;
+		part = part && (!may || cpu_ctx(cpu)->runs == RUNS_VCPU);
+		in = part ? part_in(vm, cpu, now) : 0;
+		if (in)
+			return in;
+		give(slot, owing, cpu, BOOST_VISIT);
+	}
 	return 0;
 }
 
@@ -115,16 +154,16 @@ static int lend(void *map, int *key, struct lend_timer *at)
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
 	u32 slot = at->slot, sender = at->sender, i;
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
-	struct vm_ctx *vm = vm_slot(slot);
-	u64 owing;
+	u64 again;
 	s32 cpu;
 
 	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
 		return 0;
-	if (at->spins) {
-		lend_own(slot, sender, at->cpu);
+	if (at->spins && lend_own(slot, sender, at->cpu))
 		return 0;
-	}
+	/* What spins on has been here before. */
+	if (at->spins)
+		looks = 0;
 	bpf_for(i, 1, looks) {
 		cpu = at->cpu + i;
 		if (cpu >= nr_cpu_ids)
@@ -132,14 +171,10 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		if (!lend_cpu(slot, sender, cpu))
 			break;
 	}
-	/* No sibling can lend these a pCPU: each visits the one where it ran. */
-	bpf_for(i, 0, MAX_OWING) {
-		owing = vm && vm_may_visit(vm, vnow) ? find_owing(slot, sender, -1, true) : 0;
-		if (!owing)
-			break;
-		cpu = cpu_of((s32)owing);
-		if (cpu >= 0)
-			give(slot, owing, cpu, BOOST_VISIT);
+	again = visit_for(slot, sender, at->spins);
+	if (again) {
+		at->spins = true;
+		bpf_timer_start(&at->timer, again, 0);
 	}
 	return 0;
 }

@@ -148,15 +148,18 @@ static s32 init_park_timer(void)
 }
 
 /*
- * A bound thread of the kernel has preempted the vCPU @p on @cpu: @p goes on there when that
- * sleeps, 50 us later. A pCPU that is idle needs longer to leave its C-state, up to 400 us. One
- * that is bound could not move, and others may go before it by now.
+ * What has preempted @p on @cpu runs for a moment, and then @p goes on there. A vCPU, after a bound
+ * thread of the kernel, 50 us later: an idle pCPU needs longer to leave its C-state, up to 400 us.
+ * One that is bound could not move, and others may go before it by now. A host task, after a visit:
+ * elsewhere it would take the pCPU of a sibling of the visitor.
  */
-static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 now)
+static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t,
+			 const struct vm_ctx *vm, s32 cpu, u64 now)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 brief = vm ? BRIEF_KERNEL : BRIEF_PART;
 
-	return !is_bound(p) && c->brief == BRIEF_KERNEL && !c->boost_pid && !c->resume_pid &&
+	return !is_bound(p) && c->brief == brief && !c->boost_pid && !c->resume_pid &&
 	       t->last_cpu == cpu && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 	       vtime_before(now + START_NS, c->donates_until);
 }
@@ -205,7 +208,10 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 	}
 
-	if (vm && !(enq_flags & SCX_ENQ_WAKEUP) && goes_on_here(p, t, cpu, now)) {
+	if (!(enq_flags & SCX_ENQ_WAKEUP) && goes_on_here(p, t, vm, cpu, now)) {
+		/* As one that waits for any pCPU: the visitor's VM pays for all that it has. */
+		if (!vm)
+			join_queue(p, t, vm, now);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, c->donates_until - now, enq_flags);
 		return;
 	}

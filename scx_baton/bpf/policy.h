@@ -591,6 +591,19 @@ static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, 
 }
 
 /*
+ * What runs there could run elsewhere, and has the weight @against: one that siblings spin for has
+ * its part when they do, in visits of BOOST_IPI_NS. For how long it waits for each. @others host
+ * tasks more are bound there; @bound vCPUs that wait for that pCPU alone have a part each.
+ */
+static inline u64 visit_needs(const struct vm_ctx *vm, u32 against, s32 others, s32 bound)
+{
+	s32 nr = vm->nr_running + vm->nr_queued;
+
+	return BOOST_IPI_NS * (nr > 0 ? nr : 1) * (others > 0 ? 1 + others : 1) * against /
+	       vm->weight / (bound > 1 ? bound : 1);
+}
+
+/*
  * Should a vCPU of @vm lend its pCPU to a sibling that was sent an IPI? Not in a gang of which a
  * few are missing: more wait for the lender then than for those (simulated, 96 vCPUs: 0.97). Where
  * a quarter as many wait as run, it is no gang.

@@ -25,6 +25,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 		t->run_vm = NO_VM;
 		t->seen_vnow = vnow;
 		c->host_vtime = t->vtime;
+		c->host_weight = t->weight;
 		c->runs = RUNS_HOST;
 		/* They compete, also where each sleeps, or is elsewhere, as the other one runs. */
 		if (!c->runs_bound && t->run_at - c->vm_ran_at < 2 * TURN_NS)

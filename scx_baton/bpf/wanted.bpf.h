@@ -69,6 +69,7 @@ struct bound_queue {
 	u32 vm; /* MIXED_VMS: more than one VM's */
 	s32 pid; /* of one of them, if it still waits */
 	u32 pid_vm; /* and its VM */
+	u64 visits_from; /* ns; what they wait for their next visit counts from then on */
 } __attribute__((aligned(64)));
 
 #define MIXED_VMS (~0U)

@@ -159,6 +159,32 @@ static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
 }
 
 /*
+ * A sibling spins for @to, which may run on @home alone, and has its part of that pCPU now
+ * (shares_part()). That costs the spinner nothing, which may go on. Not for one that waits for IPIs
+ * to be taken: those have the part (visit_for()), and whom KVM proposes to it may wait as well.
+ */
+static void ask_part(const struct task_ctx *from_t, const struct task_struct *to,
+		     const struct task_ctx *to_t, s32 home, u64 now)
+{
+	u64 key = vcpu_key(from_t->vm, from_t->vcpu_id);
+	struct vcpu_ctx *from = bpf_map_lookup_elem(&vcpus, &key);
+	struct vm_ctx *vm = vm_of(to_t);
+	struct cpu_ctx *c = cpu_ctx(home);
+
+	if (!vm || (from && from->owed_words) || !shares_part(home, to_t->vm) || c->kicked ||
+	    c->boost_pid || to_t->queued_cpu != home + 1 ||
+	    vtime_before(now, to_t->queued_at + BRIEF_NS) || part_in(vm, home, now))
+		return;
+	spend_part(vm, home, now);
+	c->boost_vm = to_t->vm;
+	c->boost_slice = BOOST_IPI_NS;
+	c->boost_pid = to->pid;
+	resumes_later(c, c->runs == RUNS_VCPU ? c->pid : 0, c->vm);
+	ends_in(home, now, BOOST_IPI_NS);
+	preempt(home);
+}
+
+/*
  * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
  * runqueues are locked, so the choice is noted here and made in dispatch().
  */
@@ -200,6 +226,7 @@ verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_
 	if (!bpf_cpumask_test_cpu(cpu, to->cpus_ptr)) {
 		elsewhere = home;
 		if (!costs_nobody_else(elsewhere, to_t->vm)) {
+			ask_part(from_t, to, to_t, home, now);
 			stat_add(STAT_REFUSED, 1);
 			return false;
 		}

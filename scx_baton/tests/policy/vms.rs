@@ -171,6 +171,21 @@ proptest! {
         }
     }
 
+    /// What it waits for a visit in its part makes that its part.
+    #[test]
+    fn a_visit_costs_what_it_is_worth(
+        weight in 1u32..1 << 16, against in 1u32..1 << 16, others in 0i32..20, bound in 0i32..20,
+    ) {
+        let mut vm = vm();
+        vm.weight = weight;
+        vm.nr_queued = 1;
+        let needs = unsafe { t_visit_needs(&vm, against, others, bound) } as f64;
+        let part = needs * f64::from(weight) / f64::from(against) / f64::from(1 + others);
+        let visit = 250_000.0 / f64::from(bound.max(1));
+        let off = 1.0 + 2.0 * f64::from(weight) / f64::from(against);
+        prop_assert!((part - visit).abs() <= off, "{part}, not {visit}");
+    }
+
     /// Nobody starves within a tenth of a second, nor within four turns of all who wait; one who
     /// starves does so the longer he waits.
     #[test]

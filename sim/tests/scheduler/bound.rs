@@ -41,6 +41,51 @@ fn ten_thousand_bound_threads_do_not_stall() {
     simulate(&load("attack-bound", &changes).expect("known")).expect("nobody starves");
 }
 
+/// A pinned VM, or two, as large as the host of eight pCPUs, beside one that may run anywhere and
+/// computes: a thread, or a VM of one vCPU.
+fn pinned_beside(count: u32, workload: &str, rival: &str) -> Outcome {
+    run(&format!(
+        "machine = \"xeon-8\"\npcpus = 8\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+         seconds = 1.0\n[kvm]\nple-user = false\n[[vm]]\nown-cgroup = true\n\
+         count = {count}\npin = true\nvcpus = 8\nworkload = \"{workload}\"\n{rival}"
+    ))
+}
+
+const THREAD: &str = "[[thread]]\nown-cgroup = true\nrun-us = 1000\n";
+const SMALL_VM: &str = "[[vm]]\nown-cgroup = true\nvcpus = 1\nworkload = \"compute\"\n";
+
+/// The vCPU that is bound to the thread's pCPU ran for 3 ms at a time, as often as it was due: all
+/// that spun for it waited, and two VMs took 19,000 turns a second of 213,000 under EEVDF.
+#[test]
+fn a_bound_vcpu_has_its_part_when_siblings_spin_for_it() {
+    let out = pinned_beside(2, "lock", THREAD);
+    let turns: f64 = out.vms.iter().map(|vm| vm.rate).sum();
+    assert!(turns > 250_000.0, "{turns} turns a second");
+    let used = out.threads_used[0];
+    assert!(used > 0.8, "the thread has {used} of a pCPU");
+    let out = pinned_beside(1, "lock", SMALL_VM);
+    let turns = out.vms[0].rate;
+    assert!(turns > 250_000.0, "{turns} turns a second beside a VM");
+    let used = out.vms[1].used;
+    assert!(used > 0.75, "that VM has {used} of a pCPU");
+}
+
+/// Who spins for an IPI to be taken has PAUSE exits that get rarer and rarer. Under EEVDF two VMs
+/// do 8,400 chunks a second; 3,400 before a bound vCPU took its IPIs in its part.
+#[test]
+fn a_bound_vcpu_takes_its_ipis_in_its_part() {
+    let out = pinned_beside(2, "ebizzy", THREAD);
+    let done: f64 = out.vms.iter().map(|vm| vm.rate).sum();
+    assert!(done > 9_000.0, "{done} chunks a second");
+    let used = out.threads_used[0];
+    assert!(used > 0.7, "the thread has {used} of a pCPU");
+    // Of EEVDF's 6,600; 5,000 as there was no part, and less for the other VM without a limit.
+    let out = pinned_beside(1, "ebizzy", SMALL_VM);
+    let (done, used) = (out.vms[0].rate, out.vms[1].used);
+    assert!(done > 6_000.0, "{done} chunks a second beside a VM");
+    assert!(used > 0.84, "that VM has {used} of a pCPU");
+}
+
 /// Four pinned vCPUs take a lock by turns; another VM's vCPU computes, and is always behind them.
 /// The one that shares its pCPU with that one hardly ran, and nobody got the lock: 1,700 a second.
 #[test]
