@@ -150,14 +150,18 @@ static s32 init_park_timer(void)
 /*
  * What has preempted @p on @cpu runs for a moment, and then @p goes on there. A vCPU, after a bound
  * thread of the kernel, 50 us later: an idle pCPU needs longer to leave its C-state, up to 400 us.
- * One that is bound could not move, and others may go before it by now. A host task, after a visit:
- * elsewhere it would take the pCPU of a sibling of the visitor.
+ * One that is bound could not move, and others may go before it by now. A host task, after a visit,
+ * if the VM that visits has a vCPU for each pCPU: elsewhere it would take that of a sibling.
  */
 static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t,
 			 const struct vm_ctx *vm, s32 cpu, u64 now)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 	u32 brief = vm ? BRIEF_KERNEL : BRIEF_PART;
+	const struct vm_ctx *visits = vm ? NULL : vm_slot(bound_queue(cpu)->pid_vm);
+
+	if (!vm && (!visits || (u32)visits->nr_vcpus < nr_near(cpu)))
+		return false;
 
 	return !is_bound(p) && c->brief == brief && !c->boost_pid && !c->resume_pid &&
 	       t->last_cpu == cpu && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&

@@ -86,6 +86,19 @@ fn a_bound_vcpu_takes_its_ipis_in_its_part() {
     assert!(used > 0.84, "that VM has {used} of a pCPU");
 }
 
+/// A thread that was visited waited for the visitor where it ran, and went on there, although half
+/// of the pCPUs are none of that VM's: 13,200 chunks a second, 18,000 under EEVDF.
+#[test]
+fn a_thread_that_was_visited_goes_where_the_vm_may_not() {
+    let out = run(
+        "machine = \"xeon-8\"\npcpus = 8\nscheduler = \"scx_baton\"\nwarmup = 0.6\nseconds = 0.8\n\
+         [[cgroup]]\nname = \"build\"\n[[vm]]\nown-cgroup = true\nvcpus = 4\npin = true\n\
+         cpus = \"0-3\"\nworkload = \"ebizzy\"\n[[thread]]\ncgroup = \"build\"\ncount = 8\n\
+         run-us = 3000\nsleep-us = 300\nspread = 0.5\n",
+    );
+    assert!(out.vms[0].rate > 15_500.0, "{} a second", out.vms[0].rate);
+}
+
 /// Four pinned vCPUs take a lock by turns; another VM's vCPU computes, and is always behind them.
 /// The one that shares its pCPU with that one hardly ran, and nobody got the lock: 1,700 a second.
 #[test]
