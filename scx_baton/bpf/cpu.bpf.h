@@ -97,12 +97,10 @@ static u64 part_needs(const struct vm_ctx *vm, s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 	const struct vm_ctx *running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
-	u32 against = c->host_weight;
-	s32 nr = running ? running->nr_running : 0;
+	u32 against = running ? running->weight : c->host_weight;
+	s32 nr = running ? running->nr_running : 1;
 
-	if (running)
-		against = running->weight / (nr > 0 ? nr : 1);
-	return visit_needs(vm, against, host_waiting(cpu, true), bound_queue(cpu)->nr);
+	return visit_needs(vm, against, nr, host_waiting(cpu, true), bound_queue(cpu)->nr);
 }
 
 /* In how many ns may one of @vm, which may run on @cpu alone, visit it? */

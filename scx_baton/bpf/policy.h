@@ -591,16 +591,18 @@ static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, 
 }
 
 /*
- * What runs there could run elsewhere, and has the weight @against: one that siblings spin for has
- * its part when they do, in visits of BOOST_IPI_NS. For how long it waits for each. @others host
- * tasks more are bound there; @bound vCPUs that wait for that pCPU alone have a part each.
+ * What runs there could run elsewhere, and is one of @running tasks that have the weight @against
+ * together: one that siblings spin for has its part when they do, in visits of BOOST_IPI_NS. For
+ * how long it waits for each. @others host tasks more are bound there; @bound vCPUs that wait for
+ * that pCPU alone have a part each.
  */
-static inline u64 visit_needs(const struct vm_ctx *vm, u32 against, s32 others, s32 bound)
+static inline u64 visit_needs(const struct vm_ctx *vm, u32 against, s32 running, s32 others,
+			      s32 bound)
 {
 	s32 nr = vm->nr_running + vm->nr_queued;
 
 	return BOOST_IPI_NS * (nr > 0 ? nr : 1) * (others > 0 ? 1 + others : 1) * against /
-	       vm->weight / (bound > 1 ? bound : 1);
+	       (running > 1 ? running : 1) / vm->weight / (bound > 1 ? bound : 1);
 }
 
 /*

@@ -83,9 +83,9 @@ u64 t_torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32 running)
 	return torn_slice(vm, torn, against, running);
 }
 
-u64 t_visit_needs(const struct vm_ctx *vm, u32 against, s32 others, s32 bound)
+u64 t_visit_needs(const struct vm_ctx *vm, u32 against, s32 running, s32 others, s32 bound)
 {
-	return visit_needs(vm, against, others, bound);
+	return visit_needs(vm, against, running, others, bound);
 }
 
 u64 t_bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, s32 others)

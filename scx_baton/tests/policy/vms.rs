@@ -171,18 +171,21 @@ proptest! {
         }
     }
 
-    /// What it waits for a visit in its part makes that its part.
+    /// What it waits for a visit in its part makes that its part, also beside one of many vCPUs of
+    /// a VM that has a low weight.
     #[test]
     fn a_visit_costs_what_it_is_worth(
-        weight in 1u32..1 << 16, against in 1u32..1 << 16, others in 0i32..20, bound in 0i32..20,
+        weight in 1u32..1 << 16, against in 1u32..1 << 16, running in 0i32..512,
+        (others, bound) in (0i32..20, 0i32..20),
     ) {
         let mut vm = vm();
         vm.weight = weight;
         vm.nr_queued = 1;
-        let needs = unsafe { t_visit_needs(&vm, against, others, bound) } as f64;
-        let part = needs * f64::from(weight) / f64::from(against) / f64::from(1 + others);
+        let needs = unsafe { t_visit_needs(&vm, against, running, others, bound) } as f64;
+        let each = f64::from(against) / f64::from(running.max(1));
+        let part = needs * f64::from(weight) / each / f64::from(1 + others);
         let visit = 250_000.0 / f64::from(bound.max(1));
-        let off = 1.0 + 2.0 * f64::from(weight) / f64::from(against);
+        let off = 1.0 + 2.0 * f64::from(weight) / each;
         prop_assert!((part - visit).abs() <= off, "{part}, not {visit}");
     }
 
