@@ -212,8 +212,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct 
 	observe(vm, t, cpu, ran);
 	if (!is_wanted(cpu, t->run_vm, is_bound(p)) && !vm_competes(p, vm))
 		return 0;
-	add = vm_price(vm, weighted(ran, vm->weight), everybody.wants >> (EPOCH_SHIFT - 8),
-		       nr_online);
+	add = vm_price(vm, weighted(ran, vm->weight), entities(), nr_online);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
@@ -275,9 +274,11 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
+	u64 slept = vtime_before(t->run_at, now) ? now - t->run_at : 0;
+
 	t->woken_at = now;
 	if (!vm) {
-		t->vtime = wake_vtime(t->vtime, at, HOST_CREDIT_NS);
+		t->vtime = host_wake_vtime(t->vtime, at, slept, t->weight);
 		return;
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);

@@ -37,6 +37,12 @@ static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm,
 			     turns_of(running, running->nr_vcpus));
 }
 
+/* Does a host task of @weight wait for the turn of @vm to end, unless it is far behind? */
+static inline bool waits_turn(const struct vm_ctx *vm, u32 weight, u64 now)
+{
+	return vm_has_turn(vm, vnow, now) && host_can_wait(weight, entities(), nr_online);
+}
+
 /* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */
 struct vms_seen {
 	u64 least;

@@ -37,6 +37,15 @@ static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
 	h->dsq = dsq;
 }
 
+/* The weight of the one that goes first; @prev is what is known of the one that has just run. */
+static u32 first_weight(const struct host_pick *h, const struct task_ctx *prev)
+{
+	struct task_struct *p = h->runs ? NULL : __COMPAT_scx_bpf_dsq_peek(h->dsq);
+	const struct task_ctx *t = p ? task_ctx(p) : prev;
+
+	return t ? t->weight : WEIGHT_AVERAGE;
+}
+
 /* The host tasks that wait for @cpu are candidates. */
 verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
 {

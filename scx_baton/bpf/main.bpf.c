@@ -102,7 +102,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	refresh_weight(p, t, vm, t->run_at);
 	runs_for(p, t, cpu, picked);
 	if (asked)
-		leave_to_bound(cpu);
+		leave_to_bound(cpu, t->run_at);
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);

@@ -132,16 +132,6 @@ static bool must_leave(const struct task_struct *prev, const struct task_ctx *t,
 	       throttled_until(t, now) || (asked && has_halted(t) && !t->slept_at);
 }
 
-/* Start a vCPU that waits in another LLC, if that goes before @near, of the VMs, and @host. */
-static bool dispatch_far(u32 near, u32 prev_vm, s32 cpu, const struct host_pick *host, u64 now)
-{
-	u32 far = far_vm(near, prev_vm, cpu, !host->found, now);
-	struct vm_ctx *vm = vm_slot(far);
-
-	return vm && !(host->found && host_goes_first(host->vtime, vm->vtime, vnow)) &&
-	       dispatch_vcpu(far, cpu, false, now);
-}
-
 /* What comes of the VM that goes first. */
 enum tried { TRIED_IN_VAIN, TRIED_STARTS, TRIED_GOES_ON };
 
@@ -202,6 +192,27 @@ struct order {
 	bool choice; /* the one that is furthest behind tells how far all have come */
 };
 
+/* Does the host task that goes first do so before @vm? @prev is what is known of what has run. */
+static bool host_before(const struct order *o, const struct vm_ctx *vm, const struct task_ctx *prev)
+{
+	bool waits;
+
+	if (!o->host.found)
+		return false;
+	waits = vm_has_turn(vm, vnow, o->now) &&
+		host_can_wait(first_weight(&o->host, prev), entities(), nr_online);
+	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
+}
+
+/* Start a vCPU that waits in another LLC, if that goes before those that are first here. */
+static bool dispatch_far(const struct order *o, const struct task_ctx *prev, s32 cpu)
+{
+	u32 far = far_vm(o->slot, o->prev_vm, cpu, !o->host.found, o->now);
+	struct vm_ctx *vm = vm_slot(far);
+
+	return vm && !host_before(o, vm, prev) && dispatch_vcpu(far, cpu, false, o->now);
+}
+
 /*
  * Try the VM that is next in @o, or the host task that goes before it; @t is what is known of
  * @prev, if that may go on.
@@ -211,15 +222,17 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 {
 	struct vm_ctx *vm;
 	u32 tried;
+	u64 host;
 
 	if (!o)
 		return TRIED_STARTS;
 	if (o->again)
 		o->slot = next_vm(o->slot, o->prev_vm, cpu, o->now, &o->vms);
 	vm = vm_slot(o->slot);
-	if (o->host.found && (!vm || host_goes_first(o->host.vtime, vm->vtime, vnow))) {
+	host = o->host.vtime - o->host.later;
+	if (o->host.found && (!vm || host_before(o, vm, t))) {
 		if (o->choice)
-			raise_vnow(llc_of(cpu), o->host.vtime - o->host.later, o->now);
+			raise_vnow(llc_of(cpu), host, o->now);
 		if (start_host(&o->host, cpu, prev))
 			return TRIED_STARTS;
 		o->host.found = false;
@@ -228,7 +241,9 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 		return TRIED_IN_VAIN;
 	tried = try_vm(o->slot, o->slot == o->prev_vm ? t : NULL, cpu, o->now);
 	if (tried != TRIED_IN_VAIN && !o->again && o->choice)
-		raise_vnow(llc_of(cpu), o->least, o->now);
+		/* A host task that waits for the VM's turn to end can be behind that. */
+		raise_vnow(llc_of(cpu),
+			   o->host.found && vtime_before(host, o->least) ? host : o->least, o->now);
 	if (tried == TRIED_GOES_ON && prev)
 		go_on(prev, vm, o->slot, cpu, o->now);
 	o->again = true;
@@ -256,7 +271,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	consider_host(&o.host, cpu, now);
 	if (waiting || o.prev_vm != NO_VM)
 		o.slot = next_vm(NO_VM, o.prev_vm, cpu, now, &o.vms);
-	if (nr_llcs > 1 && waiting && dispatch_far(o.slot, o.prev_vm, cpu, &o.host, now))
+	if (nr_llcs > 1 && waiting && dispatch_far(&o, t, cpu))
 		return true;
 	o.least = o.vms.least;
 	/* Who sleeps now may have been here a moment ago. */

@@ -52,7 +52,7 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
  */
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
-	u64 entities = everybody.wants >> EPOCH_SHIFT, lead, at = vnow;
+	u64 all = entities() >> 8, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 	bool limited;
@@ -60,9 +60,9 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 	if (!t)
 		return HOST_SLICE_NS;
 	/* Thousands that start at once are counted there as they come to run. */
-	if (waiting > 0 && entities < waiting)
-		entities = waiting;
-	lead = host_lead(entities, cpus);
+	if (waiting > 0 && all < waiting)
+		all = waiting;
+	lead = host_lead(all, cpus);
 	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
 	if (is_bound(p)) {
 		at = competing_vnow(cpu);
@@ -73,8 +73,8 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 	limited = vtime_before(at + lead, t->vtime);
 	if (limited)
 		t->vtime = at + lead;
-	if (host_is_crowded(entities, cpus))
-		return crowd_slice(is_bound(p) && waiting > 0 ? waiting : entities, cpus);
+	if (host_is_crowded(all, cpus))
+		return crowd_slice(is_bound(p) && waiting > 0 ? waiting : all, cpus);
 	return limited ? AHEAD_SLICE_NS : HOST_SLICE_NS;
 }
 

@@ -292,6 +292,22 @@ static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 	return vtime_before(vtime, vnow - credit) ? vnow - credit : vtime;
 }
 
+/*
+ * What a host task starts with that has slept for @slept. It is not charged for more than it could
+ * have used meanwhile: vnow comes on by a VM's turn at once, and whoever sleeps for a moment then
+ * would lose what it was owed for that turn. After SLEPT_LONG_NS it has no such claim.
+ */
+#define SLEPT_LONG_NS (1000ULL * 1000 * 1000)
+static inline u64 host_wake_vtime(u64 vtime, u64 vnow, u64 slept, u32 weight)
+{
+	u64 woken = wake_vtime(vtime, vnow, HOST_CREDIT_NS), most;
+
+	if (slept > SLEPT_LONG_NS)
+		return woken;
+	most = vtime + weighted(slept, weight);
+	return vtime_before(most, woken) ? most : woken;
+}
+
 static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
 {
 	if (vm->spread)
@@ -510,14 +526,32 @@ static inline bool core_is_shared(u64 since, u64 beside, u64 now)
 	return !vtime_before(now, since + SHARED_NS) && !vtime_before(now, beside + SHARED_NS);
 }
 
-/*
- * Does a host task at @host_vtime go before a VM at @vm_vtime? One that has used less
- * than its share up to now (@vnow) always does: vhost, I/O threads and ssh sleep a lot,
- * and must not wait for a turn to end.
- */
-static inline bool host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
+/* Has @vm its turn, without being behind its due? */
+static inline bool vm_has_turn(const struct vm_ctx *vm, u64 vnow, u64 now)
 {
-	return vtime_before(host_vtime, vnow) || vtime_before(host_vtime, vm_vtime);
+	return vm_claims(vm, 0, vnow, now) && !vm_behind(vm, vnow);
+}
+
+/*
+ * Can a host task of @weight wait for a turn, one of @n / 256 entities that want @cpus pCPUs? It
+ * runs on one at a time: where its share is three quarters of a pCPU, or more, it could hardly make
+ * up for that.
+ */
+static inline bool host_can_wait(u32 weight, u64 n, u32 cpus)
+{
+	return 4 * 256ULL * cpus * weight / WEIGHT_AVERAGE < 3 * (n > 256 ? n : 256);
+}
+
+/*
+ * Does a host task at @host_vtime go before a VM at @vm_vtime? Whoever is further behind does.
+ * Where it @waits for the VM's turn to end, only if it is a slice behind its due: vhost, I/O
+ * threads and ssh, which sleep a lot, are. One that computes as much as it gets would take a vCPU
+ * from the gang whenever it wakes, and all siblings would wait for that one.
+ */
+static inline bool host_goes_first(u64 host_vtime, u64 vm_vtime, bool waits, u64 vnow)
+{
+	return waits ? vtime_before(host_vtime + HOST_SLICE_NS, vnow)
+		     : vtime_before(host_vtime, vm_vtime);
 }
 
 /*

@@ -25,11 +25,13 @@ enum room {
 	ROOM_POLLS, /* a vCPU that has halted: it costs nobody anything */
 };
 
-/* The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime. */
+/* The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime with
+ * the @weight. */
 struct room_found {
 	u64 vtime;
 	u64 now;
 	u32 slot;
+	u32 weight;
 	u32 room; /* enum room */
 	s32 cpu;
 	u32 enough; /* nothing better is looked for */
@@ -61,7 +63,8 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found)
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
 		return (!c->resume_pid || behind) && vm_takes(c, found->slot, vm, found->now);
-	return running && host_goes_first(found->vtime, running->vtime, vnow);
+	return running && host_goes_first(found->vtime, running->vtime,
+					  waits_turn(running, found->weight, found->now), vnow);
 }
 
 /* Is there room on @cpu, and better than what was found? True: that will do. */
@@ -88,7 +91,8 @@ verified_once int look_for_room(s32 cpu, struct room_found *found)
  * The pCPU with the best room for @p, which has just woken and found no idle one, at home if
  * possible; negative if there is none.
  */
-verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u64 now)
+verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 vtime, u32 weight,
+			    u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), cpu;
 	u32 i, looks = is_bound(p) ? 1 : nr_near(home) < MAX_LOOKS ? nr_near(home) : MAX_LOOKS;
@@ -96,6 +100,7 @@ verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 v
 		.vtime = vtime,
 		.now = now,
 		.slot = slot,
+		.weight = weight,
 		.bound = is_bound(p),
 		.cpu = -1,
 		.enough = count(COUNT_POLLING) ? ROOM_POLLS : ROOM_TAKEN,
@@ -136,7 +141,7 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct 
 	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
 	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
 		ends_in(home, now, crowded_slice(home, now));
-	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, now);
+	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, t->weight, now);
 	if (best < 0) {
 		/* Who is on its way to a pCPU that was idle cannot be preempted yet. */
 		if (vm && is_bound(p) && c->runs == RUNS_NOTHING)
@@ -153,13 +158,13 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct 
  * A task has come to @cpu, which was idle, while a vCPU began to wait for that alone: it leaves if
  * it may run elsewhere, and is not before that one in order.
  */
-static void leave_to_bound(s32 cpu)
+static void leave_to_bound(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_slot(bound_queue(cpu)->vm);
 
 	if (vm && bound_queue(cpu)->nr > 0 && c->runs == RUNS_HOST && !c->runs_bound &&
-	    !host_goes_first(c->host_vtime, vm->vtime, vnow))
+	    !host_goes_first(c->host_vtime, vm->vtime, waits_turn(vm, c->host_weight, now), vnow))
 		preempt(cpu);
 }
 
@@ -175,7 +180,7 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 
 	if (!t || !vm)
 		return false;
-	cpu = find_room(p, t->vm, t->vtime, now);
+	cpu = find_room(p, t->vm, t->vtime, t->weight, now);
 	if (cpu < 0)
 		return false;
 	c = cpu_ctx(cpu);

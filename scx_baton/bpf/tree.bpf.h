@@ -56,6 +56,12 @@ struct {
 /* The time for which all that wanted the CPU did so. */
 static struct cgrp_ctx everybody;
 
+/* How many tasks and VMs want the CPU, in 256ths. */
+static u64 entities(void)
+{
+	return everybody.wants >> (EPOCH_SHIFT - 8);
+}
+
 /* Kernels without CONFIG_SCHED_CORE have no cookie. */
 struct task_struct___core {
 	unsigned long core_cookie;
@@ -377,7 +383,7 @@ verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 	begin_epoch(&everybody, w.epoch);
 	walk_tree(p, t, vm, &w);
 	t->quota = w.quota;
-	weight = tree_weight(w.share, everybody.wants >> (EPOCH_SHIFT - 8));
+	weight = tree_weight(w.share, entities());
 	if (!vm) {
 		t->weight = weight;
 		return 0;

@@ -178,9 +178,24 @@ u64 t_host_lead(u64 entities, u32 cpus)
 	return host_lead(entities, cpus);
 }
 
-bool t_host_goes_first(u64 host_vtime, u64 vm_vtime, u64 vnow)
+bool t_vm_has_turn(const struct vm_ctx *vm, u64 vnow, u64 now)
 {
-	return host_goes_first(host_vtime, vm_vtime, vnow);
+	return vm_has_turn(vm, vnow, now);
+}
+
+bool t_host_can_wait(u32 weight, u64 n, u32 cpus)
+{
+	return host_can_wait(weight, n, cpus);
+}
+
+bool t_host_goes_first(u64 host_vtime, u64 vm_vtime, bool waits, u64 vnow)
+{
+	return host_goes_first(host_vtime, vm_vtime, waits, vnow);
+}
+
+u64 t_host_wake_vtime(u64 vtime, u64 vnow, u64 slept, u32 weight)
+{
+	return host_wake_vtime(vtime, vnow, slept, weight);
 }
 
 bool t_host_preempts_host(u64 waker_vtime, u64 running_vtime)

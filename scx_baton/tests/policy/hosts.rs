@@ -45,16 +45,49 @@ proptest! {
         prop_assert_eq!(is, (d + ran as i64).max(if grown > 0 { stood.min(0) } else { i64::MIN }));
     }
 
-    /// One that has used less than its share goes before any VM, else who is further behind.
+    /// Who is further behind goes first; one that waits for a turn, if it is 3 ms behind its due.
     #[test]
-    fn a_host_task_that_sleeps_a_lot_goes_first(
-        vnow: u64,
-        host in -1_000_000_000i64..1_000_000_000,
-        vm in -1_000_000_000i64..1_000_000_000,
+    fn a_host_task_waits_for_a_turn_unless_it_is_a_slice_behind(
+        vnow: u64, host in -20_000_000i64..20_000_000, vm in -20_000_000i64..20_000_000,
     ) {
         let at = |d: i64| vnow.wrapping_add_signed(d);
-        let first = unsafe { t_host_goes_first(at(host), at(vm), vnow) };
-        prop_assert_eq!(first, host < 0 || host < vm);
+        let waits = unsafe { t_host_goes_first(at(host), at(vm), true, vnow) };
+        prop_assert_eq!(waits, host < -3 * MS as i64);
+        prop_assert_eq!(unsafe { t_host_goes_first(at(host), at(vm), false, vnow) }, host < vm);
+    }
+
+    /// It does where its share is less than three quarters of a pCPU.
+    #[test]
+    fn a_host_task_that_needs_a_pcpu_waits_for_no_turn(
+        weight in 1u32..1 << 20, n in 1u64..10_000, cpus in 1u32..512,
+    ) {
+        let others = n.max(256) as f64 / 256.0;
+        let share = f64::from(cpus) * f64::from(weight) / f64::from(ONE) / others;
+        let waits = unsafe { t_host_can_wait(weight, n, cpus) };
+        prop_assert!((share - 0.75).abs() < 0.01 || waits == (share < 0.75), "{share}");
+    }
+
+    /// A VM has its turn that goes before VMs without one, and is not behind its due.
+    #[test]
+    fn a_turn_is_that_of_the_order((now, [vm, other, _]) in clock_and_vms()) {
+        let vnow = other.vtime;
+        let (class, _) = naive_rank(&vm, vnow, now);
+        prop_assert_eq!(unsafe { t_vm_has_turn(&vm, vnow, now) }, class == 1);
+    }
+
+    /// It keeps 6 ms, and is charged for no more than it could have used as it slept.
+    #[test]
+    fn a_short_sleep_costs_a_host_task_no_more_than_it_lasts(
+        vnow: u64, d in -1_000_000_000i64..1_000_000_000, slept: u64, weight: u32,
+    ) {
+        let vtime = vnow.wrapping_add_signed(d);
+        for slept in [slept, slept % (20 * MS)] {
+            let woken = unsafe { t_host_wake_vtime(vtime, vnow, slept, weight) };
+            let could = i128::from(slept) * i128::from(ONE) / i128::from(weight.max(1));
+            let credit = i128::from(d.max(-6 * MS as i64));
+            let most = if slept > 1000 * MS { i128::MAX } else { i128::from(d) + could };
+            prop_assert_eq!(i128::from(woken.wrapping_sub(vnow) as i64), credit.min(most));
+        }
     }
 
     /// Not unless it is a slice of 3 ms behind.

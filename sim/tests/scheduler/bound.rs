@@ -291,9 +291,16 @@ fn a_pinned_gang_that_sleeps_does_not_wait_for_one_that_may_run_elsewhere() {
     for (pcpus, least, other) in
         [(2, 0.9, thread), (4, 2.0, thread), (8, 2.0, thread), (4, 1.2, vm)]
     {
-        let [eevdf, baton] = beside(&format!(
-            "pcpus = {pcpus}\n[[vm]]\npin = true\nvcpus = {pcpus}\nworkload = \"mutex\"\n{other}"
-        ));
-        assert!(baton.0 > least * eevdf.0, "{pcpus}, {other}: {} and {}", baton.0, eevdf.0);
+        // What a VM's vCPU meets differs by half from seed to seed.
+        let works: Vec<_> = (1..=10)
+            .map(|seed| {
+                beside(&format!(
+                    "seed = {seed}\npcpus = {pcpus}\n[[vm]]\npin = true\nvcpus = {pcpus}\n\
+                     workload = \"mutex\"\n{other}"
+                ))
+            })
+            .collect();
+        let [eevdf, baton] = [0, 1].map(|i| works.iter().map(|work| work[i].0).sum::<f64>());
+        assert!(baton > least * eevdf, "{pcpus}, {other}: {baton} and {eevdf}");
     }
 }

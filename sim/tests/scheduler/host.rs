@@ -93,6 +93,32 @@ fn a_host_thread_that_computes_keeps_its_share_beside_visitors() {
     assert!(thread > 0.9 * vm, "the thread has {thread} pCPUs\n{}", out.table());
 }
 
+/// A build of sixteen threads on sixteen pCPUs beside a VM of sixteen vCPUs. Each thread that woke
+/// took a vCPU from the gang, which was never whole: 109 rounds a second where it is pinned, 641
+/// where it is not; under EEVDF 291 and 184, and 9,252 where the VM is alone. What the threads were
+/// owed for a turn they lost as they slept for a moment, and had 6 pCPUs of their 8.
+#[test]
+fn a_gang_has_its_turn_beside_threads_that_compute() {
+    for (pin, workload, least) in [
+        (true, "barrier-pause", 1_500.0),
+        (false, "barrier-pause", 1_800.0),
+        // Of 103,000 and 118,000.
+        (true, "lock", 125_000.0),
+        (false, "lock", 160_000.0),
+    ] {
+        let out = run(&format!(
+            "machine = \"xeon-16\"\npcpus = 16\nscheduler = \"scx_baton\"\nwarmup = 0.6\n\
+             seconds = 0.8\n[[cgroup]]\nname = \"build\"\n[[vm]]\nown-cgroup = true\n\
+             vcpus = 16\npin = {pin}\nworkload = \"{workload}\"\n[[thread]]\n\
+             cgroup = \"build\"\ncount = 16\nrun-us = 3000\nsleep-us = 300\nspread = 0.5\n"
+        ));
+        let threads: f64 = out.threads_used[..16].iter().sum();
+        let rate = out.vms[0].rate;
+        assert!(rate > least, "{workload}, pin {pin}: {rate} a second");
+        assert!((7.3..8.7).contains(&threads), "{workload}, pin {pin}: threads have {threads}");
+    }
+}
+
 /// Eight vCPUs on sixteen hyper-threads that are idle otherwise: threads of the kernel preempt each
 /// for 50 us now and then. It moved to an idle one, which took 400 us to leave its C-state, and
 /// locks were taken 0.86 times as often as under EEVDF.
