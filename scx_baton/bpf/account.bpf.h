@@ -274,10 +274,11 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
-	u64 slept = vtime_before(t->run_at, now) ? now - t->run_at : 0;
+	u64 slept;
 
 	t->woken_at = now;
 	if (!vm) {
+		slept = vtime_before(t->run_at, now) ? now - t->run_at : 0;
 		t->vtime = host_wake_vtime(t->vtime, at, slept, t->weight);
 		return;
 	}

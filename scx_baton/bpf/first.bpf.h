@@ -37,10 +37,17 @@ static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm,
 			     turns_of(running, running->nr_vcpus));
 }
 
-/* Does a host task of @weight wait for the turn of @vm to end, unless it is far behind? */
-static inline bool waits_turn(const struct vm_ctx *vm, u32 weight, u64 now)
+/* Can a host task of @weight wait for a VM's turn to end? */
+static inline bool can_wait(u32 weight)
 {
-	return vm_has_turn(vm, vnow, now) && host_can_wait(weight, entities(), nr_online);
+	return host_can_wait(weight, entities(), nr_online);
+}
+
+/* Does a host task at @vtime that has the @weight go before @vm? */
+static bool goes_before(u64 vtime, u32 weight, const struct vm_ctx *vm, u64 now)
+{
+	return host_goes_first(vtime, vm->vtime, vm_has_turn(vm, vnow, now) && can_wait(weight),
+			       vnow);
 }
 
 /* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */

@@ -192,15 +192,17 @@ struct order {
 	bool choice; /* the one that is furthest behind tells how far all have come */
 };
 
-/* Does the host task that goes first do so before @vm? @prev is what is known of what has run. */
+/*
+ * Does the host task that goes first do so before @vm? @prev is what is known of what has run. The
+ * task's weight is looked up only where the VM has its turn.
+ */
 static bool host_before(const struct order *o, const struct vm_ctx *vm, const struct task_ctx *prev)
 {
 	bool waits;
 
 	if (!o->host.found)
 		return false;
-	waits = vm_has_turn(vm, vnow, o->now) &&
-		host_can_wait(first_weight(&o->host, prev), entities(), nr_online);
+	waits = vm_has_turn(vm, vnow, o->now) && can_wait(first_weight(&o->host, prev));
 	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
 }
 

@@ -25,8 +25,10 @@ enum room {
 	ROOM_POLLS, /* a vCPU that has halted: it costs nobody anything */
 };
 
-/* The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime with
- * the @weight. */
+/*
+ * The best room that was found, for a vCPU of the VM in @slot, or else a host task at @vtime that
+ * has the @weight.
+ */
 struct room_found {
 	u64 vtime;
 	u64 now;
@@ -63,8 +65,7 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found)
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
 		return (!c->resume_pid || behind) && vm_takes(c, found->slot, vm, found->now);
-	return running && host_goes_first(found->vtime, running->vtime,
-					  waits_turn(running, found->weight, found->now), vnow);
+	return running && goes_before(found->vtime, found->weight, running, found->now);
 }
 
 /* Is there room on @cpu, and better than what was found? True: that will do. */
@@ -164,7 +165,7 @@ static void leave_to_bound(s32 cpu, u64 now)
 	struct vm_ctx *vm = vm_slot(bound_queue(cpu)->vm);
 
 	if (vm && bound_queue(cpu)->nr > 0 && c->runs == RUNS_HOST && !c->runs_bound &&
-	    !host_goes_first(c->host_vtime, vm->vtime, waits_turn(vm, c->host_weight, now), vnow))
+	    !goes_before(c->host_vtime, c->host_weight, vm, now))
 		preempt(cpu);
 }
 
