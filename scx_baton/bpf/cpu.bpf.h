@@ -82,17 +82,16 @@ static u64 competing_vnow(s32 cpu)
 }
 
 /*
- * Does a task run on @cpu that could run elsewhere, and is no vCPU of the VM in @slot, while vCPUs
- * wait that could not? One that is bound, too, is visited for IPIs only, see vm_may_visit(). Where
- * most of the VM's vCPUs wait, a turn of all gets more done than visits, which would use its share.
+ * Does a task run on @cpu that is no vCPU of the VM in @slot, while vCPUs wait that could run
+ * nowhere else? Where most of the VM's vCPUs wait, a turn of all gets more done than visits, which
+ * would use its share.
  */
 static bool shares_part(s32 cpu, u32 slot)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);
 
-	return bound_queue(cpu)->nr > 0 && !c->runs_bound && vm &&
-	       vm->nr_running >= vm->nr_queued &&
+	return bound_queue(cpu)->nr > 0 && vm && vm->nr_running >= vm->nr_queued &&
 	       (c->runs == RUNS_HOST || (c->runs == RUNS_VCPU && c->vm != slot));
 }
 

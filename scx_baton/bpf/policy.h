@@ -625,10 +625,10 @@ static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, 
 }
 
 /*
- * What runs there could run elsewhere, and is one of @running tasks that have the weight @against
- * together: one that siblings spin for has its part when they do, in visits of BOOST_IPI_NS. For
- * how long it waits for each. @others host tasks more are bound there; @bound vCPUs that wait for
- * that pCPU alone have a part each.
+ * One that siblings spin for has its part when they do, in visits of BOOST_IPI_NS. For how long it
+ * waits for each, where one of @running tasks runs that have the weight @against together, and
+ * @others host tasks more are bound there; @bound vCPUs that wait for that pCPU alone have a part
+ * each.
  */
 static inline u64 visit_needs(const struct vm_ctx *vm, u32 against, s32 running, s32 others,
 			      s32 bound)
