@@ -95,7 +95,7 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
 # What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 6,22,57,81,90,93,96
+NEIGHBOURS_KNOWN := 22,57,81,90,93,96
 HOST_THREADS_KNOWN := 0
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"

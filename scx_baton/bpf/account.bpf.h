@@ -63,10 +63,12 @@ verified_once int leave_queue(struct task_ctx *t, u64 now)
 	busy = vm_busy(vm, now) - t->queued_busy;
 	if (waited < busy)
 		busy = waited;
-	if (t->queued_cpu)
+	if (t->queued_cpu) {
 		leave_bound(t, vm);
-	else if (halts_followed())
+		__sync_fetch_and_add(&vm->seen_waited, waited);
+	} else if (halts_followed()) {
 		__sync_fetch_and_add(&vm->seen_costop, busy);
+	}
 	__sync_fetch_and_add(&vm->times.ready_ns, waited);
 	__sync_fetch_and_add(&vm->times.costop_ns, busy);
 	t->times.ready_ns += waited;
@@ -76,16 +78,20 @@ verified_once int leave_queue(struct task_ctx *t, u64 now)
 	return 0;
 }
 
-/* The vCPU @t of @vm ran for another @ran ns: do they halt often, or exit as they spin? */
-verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran)
+/*
+ * The vCPU @t of @vm ran for another @ran ns, @alone of them on a pCPU that nobody else could have
+ * had: do they halt often, or exit as they spin, and how much do they have alone?
+ */
+verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran, u64 alone)
 {
-	u64 seen, halting, spins, costop;
+	u64 seen, halting, spins, costop, waited;
 
 	if (!vm || !t || !halts_followed())
 		return 0;
 	seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
 	if (vcpu_halts(vm, t->ran))
 		__sync_fetch_and_add(&vm->seen_halting, ran);
+	__sync_fetch_and_add(&vm->seen_alone, alone);
 	t->ran += ran;
 
 	/* A gang hardly spins within its turn: it takes more than one turn to tell. */
@@ -97,6 +103,9 @@ verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ra
 	halting = __sync_lock_test_and_set(&vm->seen_halting, 0);
 	spins = __sync_lock_test_and_set(&vm->seen_spins, 0);
 	costop = __sync_lock_test_and_set(&vm->seen_costop, 0);
+	alone = __sync_lock_test_and_set(&vm->seen_alone, 0);
+	waited = __sync_lock_test_and_set(&vm->seen_waited, 0);
+	vm->extra = bound_extra(vm, seen + waited, alone);
 	vm->spread = vm_spreads(vm, seen, halting, spins);
 	vm->exits = vm_spins_exit(vm, seen, spins);
 	/* One that needs more than a cache's pCPUs is to wait for them: see gang.bpf.h. */
@@ -193,11 +202,25 @@ static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
 	       vm->nr_running < nr_online;
 }
 
+/*
+ * What @vtime on @cpu costs @vm, which has @slot, for its vCPU @p. Of those that are bound there a
+ * host task and a VM have equal parts by their weights, and VMs have what they do not have alone.
+ */
+static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
+{
+	if (is_bound(p) && host_waits_for(cpu))
+		return vtime;
+	if (is_bound(p) && others_bound(cpu, slot))
+		return vtime + vtime * vm->extra / 256;
+	return vm_price(vm, vtime, entities(), nr_online);
+}
+
 /* @p, a vCPU of @vm, ran for another @ran ns. */
 verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct task_ctx *t,
 			      struct vm_ctx *vm, s32 cpu, u64 ran)
 {
 	u64 add, vtime, clamped;
+	bool charged;
 
 	if (!t || !vm)
 		return 0;
@@ -209,10 +232,11 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct 
 		stat_add(STAT_BOOST_NS, ran);
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
-	observe(vm, t, cpu, ran);
-	if (!is_wanted(cpu, t->run_vm, is_bound(p)) && !vm_competes(p, vm))
+	charged = is_wanted(cpu, t->run_vm, is_bound(p)) || vm_competes(p, vm);
+	observe(vm, t, cpu, ran, charged ? 0 : ran);
+	if (!charged)
 		return 0;
-	add = vm_price(vm, weighted(ran, vm->weight), entities(), nr_online);
+	add = price(p, vm, t->run_vm, cpu, weighted(ran, vm->weight));
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */

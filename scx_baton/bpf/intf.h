@@ -124,15 +124,18 @@ struct vm_ctx {
 	struct tree_child child;
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until it was counted */
 	u32 turn_ganged; /* this turn has been counted as a gang */
-	u64 seen_ns; /* CPU time since @spread, @exits and @torn were decided last */
+	u64 seen_ns; /* CPU time since @spread, @exits, @torn and @extra were decided last */
+	u64 seen_alone; /* of it, what nobody else could have had, or wanted */
 	u64 seen_halting; /* of it, that of vCPUs that halt often */
 	u64 seen_spins; /* PAUSE exits in that time */
+	u64 seen_waited; /* ns for which vCPUs waited for one pCPU alone in that time */
 	u64 seen_costop; /* ns for which vCPUs waited while others ran, unless for one pCPU alone */
 	u32 torn; /* its vCPUs wait while others of them run */
 	u32 exits; /* its spins end in PAUSE exits */
 	u32 own_limit; /* its VMM has set a limit for polling at HLT (KVM_CAP_HALT_POLL) */
 	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
 	s32 tgid; /* the process whose threads its vCPUs are */
+	u32 extra; /* 256ths; what it pays more where other VMs' vCPUs are bound, too */
 	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when, while any runs */
@@ -142,7 +145,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[6]; /* up to a whole number of cache lines */
+	u64 none[4]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

@@ -191,6 +191,19 @@ static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
 	return wants < share ? vtime * wants / share : vtime;
 }
 
+/*
+ * How many 256ths @vm, which wanted @wanted ns of CPU time and had @alone of them where nobody else
+ * wanted any, pays more for what others want. What it has alone costs nothing, and is a part of its
+ * share: so it pays for that.
+ */
+static inline u32 bound_extra(const struct vm_ctx *vm, u64 wanted, u64 alone)
+{
+	u64 most = vm->nr_vcpus > 1 ? 256ULL * (vm->nr_vcpus - 1) : 0;
+	u64 extra = wanted > alone ? 256 * alone / (wanted - alone) : most;
+
+	return extra < most ? extra : most;
+}
+
 /* CPU time of a turn of all its vCPUs. */
 static inline u64 vm_turn(const struct vm_ctx *vm)
 {

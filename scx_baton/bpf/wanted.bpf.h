@@ -245,6 +245,14 @@ static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 	__sync_fetch_and_sub(&nr_bound.n, 1);
 }
 
+/* Do vCPUs wait for @cpu alone that are not of the VM in @slot? */
+static inline bool others_bound(s32 cpu, u32 slot)
+{
+	const struct bound_queue *b = bound_queue(cpu);
+
+	return b->nr > 0 && b->vm != slot;
+}
+
 /* Does a vCPU of @vm, which has @slot, wait that may run on @cpu? As far as that is counted. */
 static inline bool waits_here(const struct vm_ctx *vm, u32 slot, s32 cpu)
 {
@@ -261,7 +269,6 @@ static inline bool waits_here(const struct vm_ctx *vm, u32 slot, s32 cpu)
  */
 verified_once int is_wanted(s32 cpu, u32 slot, bool bound)
 {
-	const struct bound_queue *b = bound_queue(cpu);
 	const struct vm_ctx *vm = vm_slot(slot);
 	s64 others = count(COUNT_WAITING);
 
@@ -271,7 +278,7 @@ verified_once int is_wanted(s32 cpu, u32 slot, bool bound)
 		others -= nr_bound.n;
 		if (vm)
 			others += vm->nr_bound;
-		if ((b->nr > 0 && b->vm != slot) || host_waits_for(cpu))
+		if (others_bound(cpu, slot) || host_waits_for(cpu))
 			return true;
 	} else if (nr_bound_host.n > 0) {
 		return true;

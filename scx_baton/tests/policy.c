@@ -103,6 +103,11 @@ u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
 	return vm_price(vm, vtime, n, cpus);
 }
 
+u32 t_bound_extra(const struct vm_ctx *vm, u64 wanted, u64 alone)
+{
+	return bound_extra(vm, wanted, alone);
+}
+
 bool t_vm_may_visit(const struct vm_ctx *vm, u64 vnow)
 {
 	return vm_may_visit(vm, vnow);

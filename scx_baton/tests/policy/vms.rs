@@ -52,6 +52,19 @@ proptest! {
         prop_assert!((price - naive).abs() <= 1.0 + vtime as f64 / (16.0 * share.max(1.0)), "{price} {naive}");
     }
 
+    /// A pinned VM pays for what it has alone where others wait, as if that were one pCPU at least.
+    #[test]
+    fn a_pinned_vm_pays_for_what_it_has_alone(
+        contested in 0u64..100 * MS, alone in 0u64..100_000 * MS, vcpus in 0i32..1024
+    ) {
+        let mut vm = vm();
+        vm.nr_vcpus = vcpus;
+        let extra = unsafe { t_bound_extra(&vm, contested + alone, alone) };
+        let naive = alone as f64 / contested as f64;
+        let naive = (256.0 * naive.min(f64::from((vcpus - 1).max(0)))).floor();
+        prop_assert!((f64::from(extra) - naive).abs() <= 1.0, "{extra} {naive}");
+    }
+
     /// No guest lives on interrupting itself: two turns ahead of its due is the most.
     #[test]
     fn visits_for_ipis_end_two_turns_ahead(ahead in 0u64..100 * MS, now in any::<u64>()) {

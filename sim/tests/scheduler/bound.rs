@@ -33,6 +33,21 @@ fn a_bound_vcpu_shares_its_pcpu_with_a_bound_thread() {
     }
 }
 
+/// The larger one had four pCPUs alone, and half of the others: the smaller did 0.76 and 0.73 of
+/// what it does under EEVDF, which gives it two thirds of those.
+#[test]
+fn a_pinned_vm_has_less_of_what_others_wait_for_if_it_has_more_alone() {
+    for workload in ["hackbench", "lock"] {
+        let vm = "[[vm]]\nown-cgroup = true\npin = true\n";
+        let out = run(&format!(
+            "machine = \"xeon-8\"\npcpus = 8\nscheduler = \"scx_baton\"\nwarmup = 0.6\n\
+             {vm}vcpus = 8\nworkload = \"{workload}\"\n\
+             {vm}vcpus = 4\nworkload = \"{workload}\"\n"
+        ));
+        assert!(out.vms[1].used > 0.95 * 8.0 / 3.0, "{workload}\n{}", out.table());
+    }
+}
+
 /// Ten thousand threads bound to one pCPU: none waits until the kernel's watchdog ends Baton.
 #[test]
 fn ten_thousand_bound_threads_do_not_stall() {

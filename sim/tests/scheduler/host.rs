@@ -65,6 +65,16 @@ fn threads_bound_to_one_pcpu_share_it_whatever_vms_do_elsewhere() {
     }
 }
 
+/// The VM paid half, as it wanted half of its share of the host: the thread had a third of the
+/// pCPU, and less on a larger host.
+#[test]
+fn a_bound_thread_has_half_of_its_pcpu_beside_a_pinned_vm_on_an_idle_host() {
+    let out = run("machine = \"xeon-8\"\npcpus = 8\nscheduler = \"scx_baton\"\nwarmup = 0.5\n\
+         [[vm]]\nvcpus = 2\npin = true\nown-cgroup = true\nworkload = \"compute\"\n\
+         [[thread]]\ncpu = 1\nrun-us = 1000\nown-cgroup = true\n");
+    assert!(out.threads_used[0] > 0.47, "{:?}\n{}", out.threads_used, out.table());
+}
+
 /// Its VM was charged for the other pCPU only when somebody waited for that, which none could: the
 /// thread had two thirds of the one that it may run on.
 #[test]
