@@ -91,7 +91,8 @@ verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ra
 	seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
 	if (vcpu_halts(vm, t->ran))
 		__sync_fetch_and_add(&vm->seen_halting, ran);
-	__sync_fetch_and_add(&vm->seen_alone, alone);
+	if (alone)
+		__sync_fetch_and_add(&vm->seen_alone, alone);
 	t->ran += ran;
 
 	/* A gang hardly spins within its turn: it takes more than one turn to tell. */
@@ -158,14 +159,14 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
 /*
  * How far the host tasks have come that wait for @cpu alone: as far as vnow at most. More of them
  * than one pCPU can serve fall behind vnow, without a bound, as it comes on elsewhere; among
- * themselves they have their shares.
+ * themselves they have their shares. @first: if the only one is on its way from the queue.
  */
-static u64 bound_vnow(s32 cpu)
+static u64 bound_vnow(s32 cpu, u64 first)
 {
-	u64 first;
-
-	return host_waits_for(cpu) && peek_vtime(cpu, &first) && vtime_before(first, vnow) ? first
-											   : vnow;
+	if (!host_waits_for(cpu))
+		return vnow;
+	peek_vtime(cpu, &first);
+	return vtime_before(first, vnow) ? first : vnow;
 }
 
 /* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
@@ -179,8 +180,8 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 	if (vm_of(t))
 		return 0;
 	if (is_bound(p) && host_waits_for(cpu))
-		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), bound_vnow(cpu), 0,
-				       host_lag(t->weight));
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight),
+				       bound_vnow(cpu, t->vtime), 0, host_lag(t->weight));
 	else if (is_wanted(cpu, NO_VM, is_bound(p)))
 		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
 				       is_bound(p) ? vnow - t->seen_vnow : 0, host_lag(t->weight));

@@ -76,7 +76,7 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 static u64 competing_vnow(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 running = c->host_vtime, waiting = bound_vnow(cpu);
+	u64 running = c->host_vtime, waiting = bound_vnow(cpu, vnow);
 
 	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
 }

@@ -16,6 +16,10 @@ use crate::scenario::{Scenario, ThreadSpec, VmSpec};
 
 /// Work of each relative to EEVDF's, with or without PAUSE exits, whichever is more.
 const LEAST_WORK: f64 = 0.95;
+/// The same of the thread of a table that does least, which does as much as the others in the mean.
+const LEAST_OF_ONE: f64 = 0.5;
+/// So many pieces of work, under EEVDF, tell what one thread does.
+const ENOUGH_WORK: f64 = 20.0;
 /// Lateness of a VM below its due, beyond EEVDF's, ns; the median and the 99th percentile.
 const LATER_NS: u64 = 10_000;
 /// So many wake-ups tell the 99th percentile.
@@ -37,6 +41,9 @@ pub struct Row {
     pub kind: String,
     /// Work relative to EEVDF's up to its due.
     pub work: f64,
+    /// The same of the thread that does least. `None`: of a VM, or a table of one thread, or nobody
+    /// does enough to tell.
+    pub least: Option<f64>,
     /// `None`: it sets no timer, or is no VM.
     pub late: Option<Late>,
     /// It uses less than its share.
@@ -48,6 +55,9 @@ impl Row {
     fn broken(&self) -> Option<String> {
         if self.work < LEAST_WORK {
             return Some(format!("{} does {:.2} of its work under EEVDF", self.kind, self.work));
+        }
+        if let Some(least) = self.least.filter(|least| *least < LEAST_OF_ONE) {
+            return Some(format!("one of {} does {least:.2} of its work under EEVDF", self.kind));
         }
         let Late { fair, ours: late } = self.late.filter(|_| self.below)?;
         let [p50, p99] = [0, 1].map(|at| late[at] > fair[at] + LATER_NS);
@@ -278,16 +288,25 @@ fn work(ours: f64, fair: [(f64, f64); 2], due: f64) -> f64 {
     if best > 0.0 { ours / (best * up_to) } else { 1.0 }
 }
 
-/// The host threads of each table: work, and CPU time.
-fn of_threads(scenario: &Scenario, outcome: &Outcome) -> Vec<(f64, f64)> {
+/// The host threads of a table: work and CPU time of all, and of the one that does least.
+#[derive(Clone, Copy)]
+struct Did {
+    all: (f64, f64),
+    least: (f64, f64),
+}
+
+/// What those of each table did.
+fn of_threads(scenario: &Scenario, outcome: &Outcome) -> Vec<Did> {
     let mut first = 0;
-    let sums = scenario.threads.iter().map(|spec| {
-        let all = first..first + spec.count as usize;
-        first = all.end;
-        let sum = |of: &[f64]| of.get(all.clone()).unwrap_or_default().iter().sum();
-        (sum(&outcome.threads), sum(&outcome.threads_used))
+    let tables = scenario.threads.iter().map(|spec| {
+        let own = first..first + spec.count as usize;
+        first = own.end;
+        let each =
+            own.filter_map(|i| Some((*outcome.threads.get(i)?, *outcome.threads_used.get(i)?)));
+        let all = each.clone().fold((0.0, 0.0), |sum, did| (sum.0 + did.0, sum.1 + did.1));
+        Did { all, least: each.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default() }
     });
-    sums.collect()
+    tables.collect()
 }
 
 fn late(vm: &VmOutcome) -> Option<[u64; 2]> {
@@ -336,7 +355,7 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
     let row = |at: usize, kind: String, ours_did: f64, fair_did: [(f64, f64); 2], late| {
         let (alone, share) = (entities[at].alone, shares[at]);
         let work = work(ours_did, fair_did, alone.min(share));
-        Row { kind, work, late, below: alone < BELOW * share }
+        Row { kind, work, least: None, late, below: alone < BELOW * share }
     };
     let vms = scenario.vms.iter().enumerate().map(|(place, spec)| {
         let (vm, fair) = (&ours.vms[place], fair.each_ref().map(|fair| &fair.vms[place]));
@@ -346,9 +365,13 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
     let did = of_threads(&scenario, &ours);
     let fair_did = fair.each_ref().map(|fair| of_threads(&scenario, fair));
     let threads = scenario.threads.iter().enumerate().map(|(place, spec)| {
-        let fair_did = fair_did.each_ref().map(|did| did[place]);
+        let (did, fair) = (did[place], fair_did.each_ref().map(|did| did[place]));
         let at = scenario.vms.len() + place;
-        row(at, kind_of_threads(place, spec), did[place].0, fair_did, None)
+        let all = row(at, kind_of_threads(place, spec), did.all.0, fair.map(|did| did.all), None);
+        let fair = fair.map(|did| did.least);
+        let tells = spec.count > 1 && fair.iter().any(|(did, _)| *did >= ENOUGH_WORK);
+        let due = entities[at].alone.min(shares[at]) / f64::from(spec.count);
+        Row { least: tells.then(|| work(did.least.0, fair, due)), ..all }
     });
     Ok(Mixture { vms: vms.collect(), threads: threads.collect(), events, text })
 }
@@ -387,6 +410,32 @@ mod tests {
         // By weight; the second one can run on one alone.
         near(&[of(300.0, 2, both), of(100.0, 2, both)], &[1.5, 0.5]);
         near(&[of(100.0, 2, both), of(300.0, 1, both), of(100.0, 1, second)], &[0.5, 1.0, 0.5]);
+    }
+
+    /// All threads of a table together do what they are due, and one of them does nothing.
+    #[test]
+    fn a_thread_that_does_less_than_its_like_is_found_out() {
+        let row =
+            |least| Row { kind: "[[thread]] 0".into(), work: 1.0, least, late: None, below: false };
+        let broken = row(Some(0.3)).broken();
+        assert_eq!(
+            broken.as_deref(),
+            Some("one of [[thread]] 0 does 0.30 of its work under EEVDF")
+        );
+        assert_eq!((row(Some(0.8)).broken(), row(None).broken()), (None, None));
+    }
+
+    /// What each does, where two of three tables have threads: the fifo serves them in turn.
+    #[test]
+    fn the_thread_that_does_least_is_compared_with_eevdfs() {
+        let text = "machine = \"xeon-8\"\npcpus = 2\nseconds = 0.5\nwarmup = 0.5\n\n[kvm]\n\n\
+                    [[vm]]\nvcpus = 1\nworkload = \"compute\"\n\n\
+                    [[thread]]\nrun-us = 1000\ncpu = 0\n\n\
+                    [[thread]]\ncount = 3\nrun-us = 1000\ncpu = 1\n";
+        let fair = measure(text.into(), "eevdf", &in_process).expect("it keeps all invariants");
+        let least: Vec<_> = fair.threads.iter().map(|row| row.least).collect();
+        assert_eq!(least[0], None);
+        assert!(least[1].is_some_and(|least| (0.9..1.1).contains(&least)), "{least:?}");
     }
 
     /// First come, first served, with slices of 20 ms: who sleeps wakes late, and is found out.

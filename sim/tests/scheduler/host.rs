@@ -65,6 +65,18 @@ fn threads_bound_to_one_pcpu_share_it_whatever_vms_do_elsewhere() {
     }
 }
 
+/// One that left while the only other one was on its way from the queue was held within a turn of
+/// `vnow`, far ahead of that one: it had a sixth of the pCPU, and none where they slept, too.
+#[test]
+fn threads_bound_to_one_pcpu_have_equal_parts_beside_gangs() {
+    let vms = "pcpus = 4\nwarmup = 0.9\n[[vm]]\nvcpus = 4\nworkload = \"barrier\"\n\
+               [[vm]]\nvcpus = 3\nworkload = \"mutex\"\n";
+    let out = run(&format!("{HEAD}{vms}[[thread]]\ncount = 2\nrun-us = 1000\ncpu = 1\n"));
+    for used in &out.threads_used[..2] {
+        assert!((used - 0.5).abs() < 0.05, "{:?}", &out.threads_used[..2]);
+    }
+}
+
 /// The VM paid half, as it wanted half of its share of the host: the thread had a third of the
 /// pCPU, and less on a larger host.
 #[test]
