@@ -16,9 +16,9 @@ use crate::scenario::{Scenario, ThreadSpec, VmSpec};
 
 /// Work of each relative to EEVDF's, with or without PAUSE exits, whichever is more.
 const LEAST_WORK: f64 = 0.95;
-/// The same of the thread of a table that does least, which does as much as the others in the mean.
-const LEAST_OF_ONE: f64 = 0.5;
-/// So many pieces of work, under EEVDF, tell what one thread does.
+/// Work of the thread of a table that does least, relative to the mean of the table.
+const LEAST_OF_ONE: f64 = 0.8;
+/// So many pieces of work of each, in the mean, tell which one that is.
 const ENOUGH_WORK: f64 = 20.0;
 /// Lateness of a VM below its due, beyond EEVDF's, ns; the median and the 99th percentile.
 const LATER_NS: u64 = 10_000;
@@ -41,8 +41,8 @@ pub struct Row {
     pub kind: String,
     /// Work relative to EEVDF's up to its due.
     pub work: f64,
-    /// The same of the thread that does least. `None`: of a VM, or a table of one thread, or nobody
-    /// does enough to tell.
+    /// Work of the thread that does least, relative to the mean. `None`: a VM, or too little work to
+    /// tell.
     pub least: Option<f64>,
     /// `None`: it sets no timer, or is no VM.
     pub late: Option<Late>,
@@ -57,7 +57,7 @@ impl Row {
             return Some(format!("{} does {:.2} of its work under EEVDF", self.kind, self.work));
         }
         if let Some(least) = self.least.filter(|least| *least < LEAST_OF_ONE) {
-            return Some(format!("one of {} does {least:.2} of its work under EEVDF", self.kind));
+            return Some(format!("one of {} does {least:.2} of the others' work", self.kind));
         }
         let Late { fair, ours: late } = self.late.filter(|_| self.below)?;
         let [p50, p99] = [0, 1].map(|at| late[at] > fair[at] + LATER_NS);
@@ -288,23 +288,27 @@ fn work(ours: f64, fair: [(f64, f64); 2], due: f64) -> f64 {
     if best > 0.0 { ours / (best * up_to) } else { 1.0 }
 }
 
-/// The host threads of a table: work and CPU time of all, and of the one that does least.
+/// What the host threads of a table did.
 #[derive(Clone, Copy)]
 struct Did {
+    /// Work and CPU time of all.
     all: (f64, f64),
-    least: (f64, f64),
+    /// As [`Row::least`].
+    least: Option<f64>,
 }
 
-/// What those of each table did.
+/// For each table.
 fn of_threads(scenario: &Scenario, outcome: &Outcome) -> Vec<Did> {
     let mut first = 0;
     let tables = scenario.threads.iter().map(|spec| {
         let own = first..first + spec.count as usize;
         first = own.end;
-        let each =
-            own.filter_map(|i| Some((*outcome.threads.get(i)?, *outcome.threads_used.get(i)?)));
-        let all = each.clone().fold((0.0, 0.0), |sum, did| (sum.0 + did.0, sum.1 + did.1));
-        Did { all, least: each.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default() }
+        let sum = |of: &[f64]| of.get(own.clone()).unwrap_or_default().iter().sum::<f64>();
+        let all = (sum(&outcome.threads), sum(&outcome.threads_used));
+        let mean = all.0 / f64::from(spec.count);
+        let each = outcome.threads.get(own.clone()).unwrap_or_default().iter().copied();
+        let least = each.min_by(f64::total_cmp).filter(|_| mean >= ENOUGH_WORK);
+        Did { all, least: least.map(|least| least / mean) }
     });
     tables.collect()
 }
@@ -365,13 +369,10 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
     let did = of_threads(&scenario, &ours);
     let fair_did = fair.each_ref().map(|fair| of_threads(&scenario, fair));
     let threads = scenario.threads.iter().enumerate().map(|(place, spec)| {
-        let (did, fair) = (did[place], fair_did.each_ref().map(|did| did[place]));
+        let Did { all, least } = did[place];
+        let fair = fair_did.each_ref().map(|did| did[place].all);
         let at = scenario.vms.len() + place;
-        let all = row(at, kind_of_threads(place, spec), did.all.0, fair.map(|did| did.all), None);
-        let fair = fair.map(|did| did.least);
-        let tells = spec.count > 1 && fair.iter().any(|(did, _)| *did >= ENOUGH_WORK);
-        let due = entities[at].alone.min(shares[at]) / f64::from(spec.count);
-        Row { least: tells.then(|| work(did.least.0, fair, due)), ..all }
+        Row { least, ..row(at, kind_of_threads(place, spec), all.0, fair, None) }
     });
     Ok(Mixture { vms: vms.collect(), threads: threads.collect(), events, text })
 }
@@ -415,27 +416,28 @@ mod tests {
     /// All threads of a table together do what they are due, and one of them does nothing.
     #[test]
     fn a_thread_that_does_less_than_its_like_is_found_out() {
-        let row =
-            |least| Row { kind: "[[thread]] 0".into(), work: 1.0, least, late: None, below: false };
+        let row = |least| {
+            let kind = "[[thread]] 0".into();
+            Row { kind, work: 1.0, least, late: None, below: false }
+        };
         let broken = row(Some(0.3)).broken();
-        assert_eq!(
-            broken.as_deref(),
-            Some("one of [[thread]] 0 does 0.30 of its work under EEVDF")
-        );
-        assert_eq!((row(Some(0.8)).broken(), row(None).broken()), (None, None));
+        assert_eq!(broken.as_deref(), Some("one of [[thread]] 0 does 0.30 of the others' work"));
+        assert_eq!((row(Some(0.9)).broken(), row(None).broken()), (None, None));
     }
 
-    /// What each does, where two of three tables have threads: the fifo serves them in turn.
+    /// Two that have 0.75 and 0.25 of a pCPU, beside one that has all of another.
     #[test]
-    fn the_thread_that_does_least_is_compared_with_eevdfs() {
-        let text = "machine = \"xeon-8\"\npcpus = 2\nseconds = 0.5\nwarmup = 0.5\n\n[kvm]\n\n\
-                    [[vm]]\nvcpus = 1\nworkload = \"compute\"\n\n\
+    fn the_thread_that_does_least_is_compared_with_its_like() {
+        let text = "machine = \"xeon-8\"\npcpus = 2\nscheduler = \"eevdf\"\nseconds = 0.5\n\n\
                     [[thread]]\nrun-us = 1000\ncpu = 0\n\n\
-                    [[thread]]\ncount = 3\nrun-us = 1000\ncpu = 1\n";
-        let fair = measure(text.into(), "eevdf", &in_process).expect("it keeps all invariants");
-        let least: Vec<_> = fair.threads.iter().map(|row| row.least).collect();
-        assert_eq!(least[0], None);
-        assert!(least[1].is_some_and(|least| (0.9..1.1).contains(&least)), "{least:?}");
+                    [[thread]]\ncount = 2\nrun-us = 1000\ncpu = 1\n";
+        let scenario = Scenario::parse(text, &[]).expect("it is one");
+        let mut outcome = in_process(text).expect("it keeps all invariants");
+        let fair: Vec<_> = of_threads(&scenario, &outcome).iter().map(|did| did.least).collect();
+        assert!(fair[1].is_some_and(|least| least > 0.95), "{fair:?}");
+        outcome.threads[1..3].copy_from_slice(&[750.0, 250.0]);
+        let least: Vec<_> = of_threads(&scenario, &outcome).iter().map(|did| did.least).collect();
+        assert_eq!(least, [Some(1.0), Some(0.5)]);
     }
 
     /// First come, first served, with slices of 20 ms: who sleeps wakes late, and is found out.
