@@ -10,6 +10,25 @@
 /* vCPUs of a VM that are looked at for one that waits for this pCPU alone. */
 #define MAX_BOUND_WALK 64
 
+/* The next VM after the one in @last, counted round, with a vCPU that waits near @llc. */
+verified_once u32 next_waiting(u32 llc, u32 last)
+{
+	u32 w, i, first = (last + 1) / 64, words = (vm_end() + 63) / 64;
+	u64 word;
+
+	bpf_for(i, 0, words + 1) {
+		w = first + i;
+		if (w >= words)
+			w -= words;
+		word = *vms_near(llc, w);
+		if (!i)
+			word &= ~0ULL << (last + 1) % 64;
+		if (word)
+			return w * 64 + __builtin_ctzll(word) ?: MAX_VMS;
+	}
+	return last;
+}
+
 /* One of those in the queue of the VM in @slot that wait for @cpu alone, or 0. */
 verified_once s32 find_bound(u32 slot, s32 cpu)
 {
@@ -74,7 +93,7 @@ verified_once u64 bound_due(s32 cpu, u32 weight, u64 now)
 	} else {
 		/* Where several VMs' vCPUs wait, one of another. */
 		if (slot == MIXED_VMS)
-			slot = c->bound = c->bound + 1 < vm_end() ? c->bound + 1 : 1;
+			slot = c->bound = next_waiting(llc_of(cpu), c->bound);
 		b->pid_vm = slot;
 		b->pid = find_bound(slot, cpu);
 	}

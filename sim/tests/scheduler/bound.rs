@@ -171,6 +171,21 @@ fn a_bound_vcpu_has_its_part_beside_threads_and_small_vms() {
     assert!(out.vms[1].rate > 250.0 && out.vms[0].used > 0.8, "{}", out.table());
 }
 
+/// Whose vCPU is next on a pCPU, of several VMs that have one bound there, was looked for among all
+/// VMs, one at a time: the thread had 0.87 of the pCPU, and who waited did so for 236 ms.
+#[test]
+fn who_is_bound_has_its_part_however_many_vms_sleep() {
+    let out = run("machine = \"xeon-16\"\npcpus = 16\nscheduler = \"scx_baton\"\nwarmup = 0.9\n\
+                   [kvm]\nple-user = false\n\
+                   [[vm]]\nown-cgroup = true\nvcpus = 4\npin = true\nworkload = \"compute\"\n\
+                   [[vm]]\ncount = 200\nvcpus = 1\n[[vm.task]]\n\
+                   program = [\"sleep 100ms ±20%\", \"compute 5us\", \"done\"]\n\
+                   [[vm]]\ncount = 2\nown-cgroup = true\nvcpus = 8\npin = true\nworkload = \"lock\"\n\
+                   [[thread]]\nrun-us = 1000\ncpu = 1\nown-cgroup = true\n");
+    assert!(out.threads_used[0] < 0.82, "{:?}\n{}", out.threads_used, out.table());
+    assert!(out.longest_wait_ms < 150.0, "{}", out.longest_wait_ms);
+}
+
 /// VMs that are behind their due visited a pCPU one after the other, for ever, and a vCPU that is
 /// bound there was not looked for: it waited 1.36 s.
 #[test]
