@@ -46,16 +46,12 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
 	return t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p);
 }
 
-/*
- * A host task is about to wait: not for long, whatever it weighs. The slice that it gets; who comes
- * sooner than it should gets less.
- */
+/* A host task is about to wait: not for long, whatever it weighs. The slice that it gets. */
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
 {
 	u64 all = entities() >> 8, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
-	bool limited;
 
 	if (!t)
 		return HOST_SLICE_NS;
@@ -69,13 +65,11 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
 	}
-
-	limited = vtime_before(at + lead, t->vtime);
-	if (limited)
+	if (vtime_before(at + lead, t->vtime))
 		t->vtime = at + lead;
 	if (host_is_crowded(all, cpus))
 		return crowd_slice(is_bound(p) && waiting > 0 ? waiting : all, cpus);
-	return limited ? AHEAD_SLICE_NS : HOST_SLICE_NS;
+	return HOST_SLICE_NS;
 }
 
 /*

@@ -269,9 +269,6 @@ static inline u64 crowd_slice(u64 entities, u32 cpus)
 	return slice < CROWD_SLICE_MIN_NS ? CROWD_SLICE_MIN_NS : slice;
 }
 
-/* What one runs that is further ahead: it runs sooner than it should. */
-#define AHEAD_SLICE_NS (1ULL * 1000 * 1000)
-
 /* How far ahead of the others it may be, in virtual time. */
 static inline u64 host_lead(u64 entities, u32 cpus)
 {

@@ -41,8 +41,8 @@ pub struct Row {
     pub kind: String,
     /// Work relative to EEVDF's up to its due.
     pub work: f64,
-    /// Work of the thread that does least, relative to the mean. `None`: a VM, or too little work to
-    /// tell.
+    /// Work of the thread that does least, relative to the mean. `None`: a VM, or too little work
+    /// to tell.
     pub least: Option<f64>,
     /// `None`: it sets no timer, or is no VM.
     pub late: Option<Late>,
