@@ -13,7 +13,7 @@
 /* The next VM after the one in @last, counted round, with a vCPU that waits near @llc. */
 verified_once u32 next_waiting(u32 llc, u32 last)
 {
-	u32 w, i, first = (last + 1) / 64, words = (vm_end() + 63) / 64;
+	u32 w, i, first = (last + 1) / 64, words = vm_words(vm_end());
 	u64 word;
 
 	bpf_for(i, 0, words + 1) {

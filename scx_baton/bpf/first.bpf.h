@@ -95,7 +95,7 @@ verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
  */
 verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
 {
-	u32 w, i, words = (vm_end() + 63) / 64;
+	u32 w, i, words = vm_words(vm_end());
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_slot(last);
 	u64 word;

@@ -665,6 +665,12 @@ static inline bool kept_out(const struct task_ctx *spinner, u64 now)
 	return spinner->wait_for && vtime_before(now, spinner->kept_until);
 }
 
+/* Words of a bitmap of VMs in slots below @end. VM MAX_VMS is in the first one. */
+static inline u32 vm_words(u32 end)
+{
+	return end < MAX_VMS ? (end + 63) / 64 : MAX_VMS / 64;
+}
+
 /*
  * A cgroup that ran ahead of its quota (a tick on each pCPU) pays that back by waiting, but not
  * for longer than this.

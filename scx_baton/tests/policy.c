@@ -93,6 +93,11 @@ u64 t_bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, s32 others)
 	return bound_slice(vm, waited, against, others);
 }
 
+u32 t_vm_words(u32 end)
+{
+	return vm_words(end);
+}
+
 u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 {
 	return vm_visit(vm, vnow);

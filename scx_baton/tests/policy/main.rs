@@ -36,6 +36,7 @@ unsafe extern "C" {
     fn t_bound_slice(vm: *const vm_ctx, waited: u64, against: u32, others: i32) -> u64;
     fn t_visit_needs(vm: *const vm_ctx, against: u32, running: i32, others: i32, bound: i32)
     -> u64;
+    fn t_vm_words(end: u32) -> u32;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
     fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;

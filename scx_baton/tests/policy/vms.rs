@@ -344,6 +344,15 @@ proptest! {
         prop_assert_eq!(unsafe { t_vcpu_halts(&vm, ran) }, ran < 16 * MS);
     }
 
+    /// All slots below the end have their bit in these words, and there are no more: the next one is
+    /// another cache's first. VM 1,024 is bit 0, as a slot 0 would be.
+    #[test]
+    fn no_vm_is_beyond_the_words(end in 1u32..=1025) {
+        let words = unsafe { t_vm_words(end) };
+        prop_assert!(words <= 16);
+        prop_assert!((1..end).all(|slot| slot % 1024 / 64 < words));
+    }
+
     /// Both have run for 4 ms, wherever the clock wraps.
     #[test]
     fn a_core_is_shared_by_two_that_stay(now: u64, since in 0..20 * MS, beside in 0..20 * MS) {
