@@ -344,8 +344,8 @@ proptest! {
         prop_assert_eq!(unsafe { t_vcpu_halts(&vm, ran) }, ran < 16 * MS);
     }
 
-    /// All slots below the end have their bit in these words, and there are no more: the next one is
-    /// another cache's first. VM 1,024 is bit 0, as a slot 0 would be.
+    /// All slots below the end have their bit in these words, and there are no more: the next one
+    /// is another cache's first. VM 1,024 is bit 0, as a slot 0 would be.
     #[test]
     fn no_vm_is_beyond_the_words(end in 1u32..=1025) {
         let words = unsafe { t_vm_words(end) };
