@@ -57,7 +57,7 @@ impl Row {
             return Some(format!("{} does {:.2} of its work under EEVDF", self.kind, self.work));
         }
         if let Some(least) = self.least.filter(|least| *least < LEAST_OF_ONE) {
-            return Some(format!("one of {} does {least:.2} of the others' work", self.kind));
+            return Some(format!("one of {} does {least:.2} of their mean", self.kind));
         }
         let Late { fair, ours: late } = self.late.filter(|_| self.below)?;
         let [p50, p99] = [0, 1].map(|at| late[at] > fair[at] + LATER_NS);
@@ -421,7 +421,7 @@ mod tests {
             Row { kind, work: 1.0, least, late: None, below: false }
         };
         let broken = row(Some(0.3)).broken();
-        assert_eq!(broken.as_deref(), Some("one of [[thread]] 0 does 0.30 of the others' work"));
+        assert_eq!(broken.as_deref(), Some("one of [[thread]] 0 does 0.30 of their mean"));
         assert_eq!((row(Some(0.9)).broken(), row(None).broken()), (None, None));
     }
 

@@ -77,7 +77,7 @@ pub const NEIGHBOURS: &str = "\
 The due of a VM, or of a host thread, is the smaller of what it uses alone and its share by \
 weight of the pCPUs where it may run. Bounds: work up to the due is at least 0.95 of that under \
 EEVDF, with or without PAUSE exits, whichever is more; the thread of a table that does least \
-does 0.8 of their mean; of a VM below its due the median and the 99th percentile of lateness are \
-at most EEVDF's and 10 us. A mixture that breaks one is written to neighbours-SEED.toml in the \
-current directory (an older one is replaced); 'baton sim compare neighbours-SEED.toml --vary \
+does at least 0.8 of their mean; of a VM below its due the median and the 99th percentile of \
+lateness are at most EEVDF's and 10 us. A mixture that breaks one is written to \
+neighbours-SEED.toml in the current directory (an older one is replaced); 'baton sim compare neighbours-SEED.toml --vary \
 scheduler=eevdf,scx_baton' shows it.";
