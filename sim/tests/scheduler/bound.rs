@@ -180,7 +180,8 @@ fn who_is_bound_has_its_part_however_many_vms_sleep() {
                    [[vm]]\nown-cgroup = true\nvcpus = 4\npin = true\nworkload = \"compute\"\n\
                    [[vm]]\ncount = 200\nvcpus = 1\n[[vm.task]]\n\
                    program = [\"sleep 100ms ±20%\", \"compute 5us\", \"done\"]\n\
-                   [[vm]]\ncount = 2\nown-cgroup = true\nvcpus = 8\npin = true\nworkload = \"lock\"\n\
+                   [[vm]]\ncount = 2\nown-cgroup = true\nvcpus = 8\npin = true\n\
+                   workload = \"lock\"\n\
                    [[thread]]\nrun-us = 1000\ncpu = 1\nown-cgroup = true\n");
     assert!(out.threads_used[0] < 0.82, "{:?}\n{}", out.threads_used, out.table());
     assert!(out.longest_wait_ms < 150.0, "{}", out.longest_wait_ms);
