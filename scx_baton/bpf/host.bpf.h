@@ -16,17 +16,57 @@ struct host_pick {
 	bool runs; /* it is the one that has just run */
 	u64 later; /* what @vtime has of that for being far */
 	u32 seen; /* candidates */
+	u32 weight; /* 0: that of the first one in @dsq */
 };
+
+/* Tasks of a queue that are looked at for one that may run on a pCPU. */
+#define MAX_HOST_WALK 32
+
+/* One that waits behind others which may not run here. */
+struct behind {
+	u64 vtime;
+	u32 weight;
+};
+
+/*
+ * The first one in @dsq that may run on @cpu; behind many that may not one like the last of those.
+ * False: there is none.
+ */
+verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = zero;
+	bool found;
+
+	if (!b)
+		return false;
+	bpf_for_each(scx_dsq, p, dsq, 0) {
+		found = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+		if (!found && ++seen < MAX_HOST_WALK)
+			continue;
+		t = task_ctx(p);
+		b->vtime = p->scx.dsq_vtime;
+		b->weight = t ? t->weight : WEIGHT_AVERAGE;
+		return true;
+	}
+	return false;
+}
 
 /* Of equals, one of the @nr that wait goes before one that has just run; from afar it must be
  * @later. */
-static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
+static void consider_queue(struct host_pick *h, u64 dsq, s32 cpu, s32 nr, u64 later)
 {
+	struct task_struct *p = nr > 0 ? __COMPAT_scx_bpf_dsq_peek(dsq) : NULL;
+	struct behind b = {};
 	u64 vtime;
 
-	if (nr <= 0 || !peek_vtime(dsq, &vtime))
+	if (!p)
 		return;
-	vtime += later;
+	b.vtime = p->scx.dsq_vtime;
+	if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !look_behind(dsq, cpu, &b))
+		return;
+	vtime = b.vtime + later;
 	h->seen += nr;
 	if (h->found && vtime_before(h->vtime, vtime))
 		return;
@@ -34,6 +74,7 @@ static void consider_queue(struct host_pick *h, u64 dsq, s32 nr, u64 later)
 	h->runs = false;
 	h->vtime = vtime;
 	h->later = later;
+	h->weight = b.weight;
 	h->dsq = dsq;
 }
 
@@ -43,6 +84,8 @@ static u32 first_weight(const struct host_pick *h, const struct task_ctx *prev)
 	struct task_struct *p = h->runs ? NULL : __COMPAT_scx_bpf_dsq_peek(h->dsq);
 	const struct task_ctx *t = p ? task_ctx(p) : prev;
 
+	if (h->weight)
+		return h->weight;
 	return t ? t->weight : WEIGHT_AVERAGE;
 }
 
@@ -57,13 +100,13 @@ verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
 		park_heads(cpu, now);
 		park_heads(llc_dsq(cpu), now);
 	}
-	consider_queue(h, cpu, host_waiting(cpu, true), 0);
-	consider_queue(h, llc_dsq(cpu), host_waiting(cpu, false), 0);
+	consider_queue(h, cpu, cpu, host_waiting(cpu, true), 0);
+	consider_queue(h, llc_dsq(cpu), cpu, host_waiting(cpu, false), 0);
 	if (nr_llcs == 1)
 		return 0;
 	/* More may wait there, or no pCPU be online any more. */
 	far = far_llc(cpu);
-	consider_queue(h, LLC_DSQ_BASE + far, *host_queue(MAX_CPUS + far), HOST_FAR_NS);
+	consider_queue(h, LLC_DSQ_BASE + far, cpu, *host_queue(MAX_CPUS + far), HOST_FAR_NS);
 	return 0;
 }
 

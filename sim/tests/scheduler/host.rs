@@ -153,3 +153,24 @@ fn a_vcpu_goes_on_where_a_thread_of_the_kernel_has_preempted_it() {
     let (baton, eevdf) = (locks("scx_baton"), locks("eevdf"));
     assert!(baton > eevdf, "{baton} and {eevdf}");
 }
+
+/// Threads that may run on two pCPUs alone, and want more than these, are behind all others: each
+/// other pCPU took them for whoever went first there, and started the next thread that may run there
+/// before a VM in its turn, whatever it weighed. The VM had 1.6 pCPUs of 5.3.
+#[test]
+fn threads_of_an_overloaded_cpuset_hold_nobody_back_elsewhere() {
+    let vm = |scheduler| {
+        let head = HEAD.replace("scx_baton", scheduler).replace("1.0", "2.0");
+        let out = run(&format!(
+            "{head}warmup = 1\n[[cgroup]]\nname = \"box\"\n\
+             [[cgroup]]\nname = \"low\"\nweight = 1\n\
+             [[vm]]\nvcpus = 8\nown-cgroup = true\nworkload = \"compute\"\n\
+             [[thread]]\ncount = 20\nrun-us = 1000\ncgroup = \"box\"\ncpus = \"0-1\"\n\
+             [[thread]]\ncount = 8\nrun-us = 1000\ncgroup = \"low\"\n"
+        ));
+        (out.vms[0].used, out.threads_used[..20].iter().sum::<f64>())
+    };
+    let (baton, eevdf) = (vm("scx_baton"), vm("eevdf"));
+    assert!(baton.0 > 0.95 * eevdf.0, "{baton:?}, {eevdf:?} under EEVDF");
+    assert!(baton.1 > 1.8, "{baton:?}, {eevdf:?} under EEVDF");
+}
