@@ -64,6 +64,9 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 		at = competing_vnow(cpu);
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
+	} else if (waits_bound(t) && vtime_before(t->vtime, vnow)) {
+		/* It may run elsewhere from now on, and is owed nothing for waits there. */
+		t->vtime = vnow;
 	}
 	if (vtime_before(at + lead, t->vtime))
 		t->vtime = at + lead;
@@ -162,16 +165,31 @@ static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t,
 	       vtime_before(now + START_NS, c->donates_until);
 }
 
+/*
+ * The vCPU @p waits already, as one that is bound, or not, or ran near another cache than @cpu: it
+ * would not be seen where it may run now.
+ */
+static bool moves_queue(const struct task_struct *p, const struct task_ctx *t, s32 cpu)
+{
+	u32 bound = is_bound(p) ? cpu + 1 : 0;
+
+	return t->queued_at &&
+	       (t->queued_cpu != bound || (t->queued_llc & ~KEPT_NEAR) != llc_of(cpu) + 1);
+}
+
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
-	u64 now = scx_bpf_now(), release, slice;
+	u64 now = scx_bpf_now(), since, release, slice;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	t->boosted = BOOST_NONE;
 	/* It waits already, and comes again with another affinity. */
-	if (is_kept(t))
+	since = vm && moves_queue(p, t, cpu) ? t->queued_at : 0;
+	if (since)
+		leave_queue(t, now);
+	else if (is_kept(t))
 		share_near(t, (t->queued_llc & ~KEPT_NEAR) - 1, t->queued_vm);
 	refresh_weight(p, t, vm, now);
 	/* As above, out of the queue of those without CPU time. */
@@ -232,6 +250,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (vm && !(enq_flags & SCX_ENQ_WAKEUP))
 		keep(p, t, cpu);
 	join_queue(p, t, vm, now);
+	if (since)
+		t->queued_at = since;
 	scx_bpf_dsq_insert_vtime(p, queue_of(p, t, vm, cpu), slice, t->vtime, enq_flags);
 
 	/*

@@ -130,6 +130,12 @@ static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 		__sync_fetch_and_add(&nr_bound_host.n, 1);
 }
 
+/* Does the host task @t wait for one pCPU alone? */
+static inline bool waits_bound(const struct task_ctx *t)
+{
+	return t->queued_host && t->queued_host <= MAX_CPUS;
+}
+
 static inline void leave_host(struct task_ctx *t)
 {
 	u32 place = t->queued_host - 1;
