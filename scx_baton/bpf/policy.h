@@ -472,6 +472,20 @@ static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 }
 
 /*
+ * How long each vCPU of @vm that wants to run would do so until the VM, which is behind its due, is
+ * not, roughly: n of them use n times as much, and what a VM that wants few pCPUs uses costs it n
+ * times as much (vm_price()). VMs that cannot use their share, as where they are pinned, all are as
+ * far behind as they may be (vm_credit()): the one with more vCPUs would go before the others.
+ */
+static inline u64 vcpu_behind(const struct vm_ctx *vm, u64 vnow)
+{
+	s32 wants = vm->nr_running + vm->nr_queued;
+	u64 nr = wants > 1 ? wants : 1;
+
+	return (vnow - vm->vtime) / (nr * nr);
+}
+
+/*
  * The rank of @vm for a pCPU, while @running of its vCPUs run on others and its turn @claims that
  * pCPU, or does not: the lower one goes first. The class is in the upper bits; below it is where
  * in its class the VM stands, relative to @vnow or @now.
@@ -482,7 +496,7 @@ enum vm_class { CLASS_BEHIND, CLASS_TURN, CLASS_OTHER };
 static inline u64 vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64 vnow, u64 now)
 {
 	u64 class = vm_behind(vm, vnow) ? CLASS_BEHIND : claims ? CLASS_TURN : CLASS_OTHER;
-	u64 at = class == CLASS_BEHIND ? vm->vtime - vnow
+	u64 at = class == CLASS_BEHIND ? -vcpu_behind(vm, vnow)
 		 : class == CLASS_TURN ? vm->turn_start - now
 				       : vm_standing(vm, running) - vnow;
 

@@ -170,6 +170,19 @@ static void leave_to_bound(s32 cpu, u64 now)
 }
 
 /*
+ * One of the VM in @slot, which is behind its due, has woken and may run on @cpu alone, where one
+ * of a VM runs that is further behind: it may visit that pCPU in its part. Both VMs can be as far
+ * behind as they may be, and vnow, which comes on elsewhere, does not tell which is due more.
+ */
+static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
+{
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return c->runs == RUNS_VCPU && c->vm != slot && !c->kicked && !c->boost_pid &&
+	       !c->resume_pid && !part_in(vm, cpu, now);
+}
+
+/*
  * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
  * there goes on when it sleeps, or at the first tick after its slice.
  */
@@ -177,11 +190,15 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 				   struct vm_ctx *vm, u64 enq_flags, u64 now)
 {
 	struct cpu_ctx *c;
+	bool part;
 	s32 cpu;
 
 	if (!t || !vm)
 		return false;
 	cpu = find_room(p, t->vm, t->vtime, t->weight, now);
+	part = cpu < 0 && is_bound(p) && wakes_in_part(vm, t->vm, scx_bpf_task_cpu(p), now);
+	if (part)
+		cpu = scx_bpf_task_cpu(p);
 	if (cpu < 0)
 		return false;
 	c = cpu_ctx(cpu);
@@ -190,11 +207,15 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 	if (c->runs == RUNS_VCPU && !c->resume_pid)
 		resumes_later(c, c->pid, c->vm);
 	t->boosted = BOOST_VISIT;
-	c->brief = 1;
+	c->brief = BRIEF_VISIT;
 	c->kicked = 1;
+	if (part) {
+		spend_part(vm, cpu, now);
+		look_soon(cpu, BOOST_IPI_NS);
+	}
 	/* It is waited for: whoever leaves is charged. */
 	join_queue(p, t, vm, now);
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, vm_visit(vm, vnow),
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, part ? BOOST_IPI_NS : vm_visit(vm, vnow),
 			   enq_flags | SCX_ENQ_PREEMPT);
 	return true;
 }

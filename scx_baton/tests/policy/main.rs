@@ -88,9 +88,10 @@ fn vm() -> vm_ctx {
 
 /// A VM somewhere around `base`, spread, in or out of its turn.
 fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
-    let state = (0u64..200 * MS, 0u64..40 * MS, 0i32..3, any::<bool>());
-    state.prop_map(move |(vtime, started, running, spread)| {
+    let state = (0u64..200 * MS, 0u64..40 * MS, 0i32..3, any::<bool>(), 0i32..10);
+    state.prop_map(move |(vtime, started, running, spread, queued)| {
         let mut vm = vm();
+        vm.nr_queued = queued;
         vm.spread = spread.into();
         vm.vtime = base.wrapping_add(vtime);
         vm.turn_start = base.wrapping_add(started);
@@ -118,13 +119,14 @@ fn turn_of(vm: &vm_ctx) -> u64 {
     turn() * vm.nr_vcpus as u64
 }
 
-/// The order in words: those behind their due by vtime, then the oldest turn, then by where the VM
+/// The order in words: those behind their due by how long each vCPU that wants to run
+/// would do so until they are not; then the oldest turn, then by where the VM
 /// stands once what runs has used its slices, if it is spread.
 fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
     let ahead = vm.vtime.wrapping_sub(vnow) as i64;
     let in_turn = unsafe { t_vm_in_turn(vm, now) };
     if ahead < 0 {
-        (0, ahead)
+        (0, ahead / i64::from((vm.nr_running + vm.nr_queued).max(1)).pow(2))
     } else if in_turn && ahead <= turn_of(vm) as i64 {
         (1, vm.turn_start.wrapping_sub(now) as i64)
     } else if vm.spread == 1 {

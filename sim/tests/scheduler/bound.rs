@@ -257,6 +257,51 @@ fn bound_threads_that_sleep_share_their_pcpu() {
     assert!(least > 0.9 * most, "{:?}", out.threads);
 }
 
+/// Two VMs compute elsewhere, and virtual time with them: those that are pinned all were as far
+/// behind as they may be, the one with more vCPUs further. The one of one vCPU had 0.10 of its pCPU,
+/// or a tenth of its requests under EEVDF.
+#[test]
+fn a_small_pinned_vm_has_its_part_beside_a_larger_one() {
+    let pinned = |own: &str, beside: u32| {
+        let head = HEAD.replace("xeon-8", "cascade-lake-96");
+        let vm = |vcpus, more| format!("[[vm]]\nvcpus = {vcpus}\nown-cgroup = true\n{more}\n");
+        let compute = "workload = \"compute\"";
+        run(&format!(
+            "{head}pcpus = 64\nwarmup = 0.9\n{}{}{}{}",
+            vm(1, format!("pin = true\n{own}")),
+            vm(beside, format!("pin = true\n{compute}")),
+            vm(64, compute.to_owned()),
+            vm(5, compute.to_owned())
+        ))
+    };
+    let io = "[[vm.task]]\nprogram = [\"compute 39us ±20%\", \"io 65us\", \"done\"]";
+    for beside in [1, 3] {
+        let out = pinned("workload = \"compute\"", beside);
+        assert!(out.vms[0].used > 0.35 && out.vms[1].used > 0.25, "{}", out.table());
+        let out = pinned(io, beside);
+        // Under EEVDF 1,380 and 1,630.
+        assert!(out.vms[0].rate > 3000.0 && out.vms[1].used > 0.45, "{}", out.table());
+    }
+}
+
+/// One that waits, and is bound to another pCPU, was looked for where it may run no more: it had
+/// 0.26 of a pCPU, and waited for 70 ms each time.
+#[test]
+fn a_vcpu_that_waits_can_be_pinned_elsewhere() {
+    let faults: String = (29..2475)
+        .step_by(61)
+        .enumerate()
+        .map(|(i, at)| format!("[[fault]]\nat-ms = {at}\ntask = 0\ncpus = [{}]\n", i % 2 * 2))
+        .collect();
+    let out = run(&format!(
+        "{}pcpus = 4\nwarmup = 0.5\n\
+         [[vm]]\ncount = 4\ncpus = \"0\"\nvcpus = 1\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 4\nworkload = \"compute\"\n{faults}",
+        HEAD.replace("1.0", "2.0")
+    ));
+    assert!(out.vms[0].used > 0.45 && out.longest_wait_ms < 40.0, "{}", out.table());
+}
+
 /// A cpuset holds for a thread bound to one pCPU, too.
 #[test]
 fn a_thread_is_bound_within_its_cgroup() {
