@@ -63,7 +63,7 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 	running = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
 	if (!vm || vm == running || throttled_until(t, now))
 		return 0;
-	if (starves(now - t->queued_at, count(COUNT_WAITING), nr_online))
+	if (starves(t->queued_at, now, count(COUNT_WAITING), nr_online))
 		return TURN_NS;
 	if (weight) {
 		if (vtime_before(since, t->queued_at))

@@ -47,7 +47,7 @@ verified_once int dispatch_starved(s32 cpu, u64 waiting, u64 now)
 		bpf_for_each(scx_dsq, p, vm_dsq(slot), 0) {
 			t = task_ctx(p);
 			if (t && !throttled_until(t, now) &&
-			    starves(now - t->queued_at, waiting, nr_online) &&
+			    starves(t->queued_at, now, waiting, nr_online) &&
 			    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 				scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, TURN_NS);
 				moved = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);

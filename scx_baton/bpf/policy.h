@@ -600,16 +600,16 @@ static inline u64 donated_slice(u64 left, u64 now, u64 until)
 }
 
 /*
- * Has a vCPU waited too long, @waited ns, with @waiting vCPUs in the queues of @cpus pCPUs?
- * Shares are those of VMs: where affinity lets only some of its vCPUs run, a VM can have its
- * share without the others. What crowded VMs wait by their weights is less than four turns of
- * everybody.
+ * Has a vCPU waited too long, @since then (0: it does not wait), with @waiting vCPUs in the queues
+ * of @cpus pCPUs? Another pCPU may have put it there after this one has read its clock. Shares are
+ * those of VMs: where affinity lets only some of its vCPUs run, a VM can have its share without the
+ * others. What crowded VMs wait by their weights is less than four turns of everybody.
  */
-static inline bool starves(u64 waited, u32 waiting, u32 cpus)
+static inline bool starves(u64 since, u64 now, u32 waiting, u32 cpus)
 {
 	u64 most = STARVED_NS + 4 * TURN_NS * waiting / (cpus ? cpus : 1);
 
-	return waited > (most < MAX_WAIT_NS ? most : MAX_WAIT_NS);
+	return since && vtime_before(since + (most < MAX_WAIT_NS ? most : MAX_WAIT_NS), now);
 }
 
 /* What is due to a vCPU of @vm for @ns in which somebody with the weight @against ran. */
@@ -631,7 +631,8 @@ static inline u64 torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32
 {
 	u64 slice = vcpu_part(vm, torn / 2, against) * (running > 0 ? running : 1);
 
-	if (torn < TORN_NS)
+	/* A sibling that is just stopping is not in vm_busy() for a moment. */
+	if ((s64)torn < (s64)TORN_NS)
 		return 0;
 	return slice < BOOST_MIN_NS ? BOOST_MIN_NS : slice > TURN_NS ? TURN_NS : slice;
 }

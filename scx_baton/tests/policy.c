@@ -128,9 +128,9 @@ bool t_kept_out(const struct task_ctx *spinner, u64 now)
 	return kept_out(spinner, now);
 }
 
-bool t_starves(u64 waited, u32 waiting, u32 cpus)
+bool t_starves(u64 since, u64 now, u32 waiting, u32 cpus)
 {
-	return starves(waited, waiting, cpus);
+	return starves(since, now, waiting, cpus);
 }
 
 u64 t_quota_periods(const struct quota *q, u64 now)

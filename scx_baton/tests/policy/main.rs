@@ -42,7 +42,7 @@ unsafe extern "C" {
     fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
     fn t_bound_extra(vm: *const vm_ctx, wanted: u64, alone: u64) -> u32;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
-    fn t_starves(waited: u64, waiting: u32, cpus: u32) -> bool;
+    fn t_starves(since: u64, now: u64, waiting: u32, cpus: u32) -> bool;
     fn t_kept_out(spinner: *const task_ctx, now: u64) -> bool;
     fn t_tree_share(share: u64, weight: u32, all: u64) -> u64;
     fn t_tree_weight(share: u64, n: u64) -> u32;

@@ -153,6 +153,8 @@ proptest! {
         vm.weight = weight;
         vm.nr_queued = queued;
         let slice = unsafe { t_torn_slice(&vm, torn, against, running) };
+        // A sibling that is just stopping: what ran grew less.
+        prop_assert_eq!(unsafe { t_torn_slice(&vm, torn.wrapping_neg(), against, running) }, 0);
         let part = torn as f64 / 2.0 / f64::from(queued) * f64::from(weight) / f64::from(against);
         let naive = (part * f64::from(running.max(1))).clamp(MS as f64, turn() as f64);
         if torn < 2 * turn() {
@@ -203,15 +205,22 @@ proptest! {
     }
 
     /// Nobody starves within a tenth of a second, nor within four turns of all who wait; one who
-    /// starves does so the longer he waits.
+    /// starves does so the longer he waits. Nor one that another pCPU has queued since this one
+    /// looked at its clock, or that does not wait.
     #[test]
-    fn starving_takes_turns_of_everybody(waited in 0u64..100_000 * MS, waiting in 0u32..10_000, cpus in 0u32..512) {
-        let starves = unsafe { t_starves(waited, waiting, cpus) };
+    fn starving_takes_turns_of_everybody(
+        since in 1u64..1 << 60, waited in 0u64..100_000 * MS, waiting in 0u32..10_000,
+        cpus in 0u32..512,
+    ) {
+        let starves = unsafe { t_starves(since, since + waited, waiting, cpus) };
+        let later = unsafe { t_starves(since + waited + 1, since, waiting, cpus) };
+        let never = unsafe { t_starves(0, since + waited, waiting, cpus) };
+        prop_assert!(!later && !never);
         let turns = 4.0 * f64::from(waiting) / f64::from(cpus.max(1));
         // The kernel's watchdog does not wait for ten thousand of them.
         let naive = waited as f64 / MS as f64 - (100.0 + turn() as f64 / MS as f64 * turns).min(10_000.0);
         prop_assert!(naive.abs() < 1e-3 || starves == (naive > 0.0));
-        let later = unsafe { t_starves(waited + MS, waiting, cpus) };
+        let later = unsafe { t_starves(since, since + waited + MS, waiting, cpus) };
         prop_assert!(!starves || later);
     }
 
