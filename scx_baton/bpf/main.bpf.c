@@ -35,7 +35,8 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	s32 cpu;
 	u64 now;
 
-	if (!t || (t->quota && throttled_until(t, scx_bpf_now())))
+	/* Of a new task it is not known yet whether its cgroup has CPU time: enqueue() looks. */
+	if (!t || (nr_quotas && !t->weight_gen) || (t->quota && throttled_until(t, scx_bpf_now())))
 		return prev_cpu;
 	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
 	if (cpu < 0)
@@ -370,15 +371,16 @@ void BPF_STRUCT_OPS(baton_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_
 }
 
 /*
- * Tasks bound to a CPU that goes wait where only that CPU looks, and it does not any more:
- * onto its own runqueue, from which the kernel pushes them away.
+ * A CPU that goes does not look into queues any more, and the kernel waits until all tasks have
+ * left it: those that ran there last go onto its own runqueue, from which the kernel pushes them
+ * away. No other CPU might be allowed to take them.
  */
-static void release_bound(u64 dsq, s32 cpu)
+static void release_from(u64 dsq, s32 cpu)
 {
 	struct task_struct *p;
 
 	bpf_for_each(scx_dsq, p, dsq, 0) {
-		if (is_bound(p) && scx_bpf_task_cpu(p) == cpu)
+		if (scx_bpf_task_cpu(p) == cpu)
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
 }
@@ -399,10 +401,12 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 	take_invitation(cpu_ctx(cpu));
 	release(cpu);
 	__sync_fetch_and_sub(&nr_online, 1);
-	release_bound(cpu, cpu);
-	release_bound(PARKED_DSQ, cpu);
+	/* First: its timer puts tasks back into the others. */
+	release_from(PARKED_DSQ, cpu);
+	release_from(cpu, cpu);
+	release_from(llc_dsq(cpu), cpu);
 	bpf_for(slot, 1, end)
-		release_bound(vm_dsq(slot), cpu);
+		release_from(vm_dsq(slot), cpu);
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)

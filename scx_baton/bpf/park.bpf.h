@@ -37,11 +37,15 @@ static __always_inline void park_from(struct bpf_iter_scx_dsq *it, struct task_s
 {
 	struct task_ctx *t = task_ctx(p);
 
-	if (!t || !scx_bpf_dsq_move(it, p, PARKED_DSQ, 0))
+	if (!t)
 		return;
+	/* First: once it is there, the timer may put it back at any moment. */
 	leave_queue(t, now);
 	t->parked_at = now;
-	look_again(release, now);
+	if (scx_bpf_dsq_move(it, p, PARKED_DSQ, 0))
+		look_again(release, now);
+	else
+		t->parked_at = 0;
 }
 
 /* Tasks at the head of a queue of host tasks that may not run now. */
