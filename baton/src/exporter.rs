@@ -6,9 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use baton_metrics::{Exporter as Source, listen, serve, text};
-use baton_output::{note, say};
+use baton_output::{interrupt, note, say};
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// What scx_baton does on this host, for Prometheus.
@@ -46,7 +45,7 @@ pub fn main(exporter: &Exporter) -> i32 {
 }
 
 fn run(exporter: &Exporter) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot wait for signals")?;
+    let mut signals = Signals::new(interrupt::signals()).context("cannot wait for signals")?;
     let listener = listen(exporter.listen)?;
     let address = listener.local_addr().unwrap_or(exporter.listen);
     let source = Mutex::new(Source::here(exporter.vcpus));

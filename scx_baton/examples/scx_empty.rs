@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use baton_output::interrupt;
 use libbpf_rs::libbpf_sys::bpf_object_open_opts;
 use scx_utils::{scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_report};
+use signal_hook::flag;
 
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, unreachable_patterns)]
 mod skel {
@@ -17,9 +19,9 @@ mod skel {
 
 fn main() -> Result<()> {
     let shutdown = Arc::new(AtomicBool::new(false));
-    let stop = shutdown.clone();
-    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
-        .context("cannot handle Ctrl-C")?;
+    for signal in interrupt::signals() {
+        flag::register(signal, shutdown.clone()).context("cannot handle Ctrl-C")?;
+    }
 
     let mut object = MaybeUninit::uninit();
     let options: Option<bpf_object_open_opts> = None;

@@ -20,7 +20,7 @@ mod waits;
 use anyhow::{Context, Result, bail};
 use baton_counters::Metrics;
 use baton_metrics::{Exits, Exporter, listen, serve, text};
-use baton_output::{note, options, say};
+use baton_output::{interrupt, note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
 use crossbeam::channel::select;
@@ -37,6 +37,7 @@ use scx_utils::{
     build_id, compat, scx_ops_attach, scx_ops_load, scx_ops_open, try_set_rlimit_infinity,
 };
 use scx_utils::{uei_exited, uei_read};
+use signal_hook::flag;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
@@ -189,9 +190,8 @@ impl<'a> Scheduler<'a> {
             (false, true) => {
                 // Attached probes keep the module.
                 self.probes = None;
-                if let Some(polling) = self.polling.take() {
-                    polling.forget();
-                }
+                // KVM's own module, whose parameters these are, may have stayed: they are put back.
+                self.polling = None;
                 info!("KVM is gone");
             }
             _ => {}
@@ -408,9 +408,9 @@ fn run(opts: Opts) -> Result<()> {
     simplelog::TermLogger::init(level, config, simplelog::TerminalMode::Stderr, color)?;
 
     let shutdown = Arc::new(AtomicBool::new(false));
-    let stop = shutdown.clone();
-    ctrlc::set_handler(move || stop.store(true, Ordering::Relaxed))
-        .context("cannot handle Ctrl-C")?;
+    for signal in interrupt::signals() {
+        flag::register(signal, shutdown.clone()).context("cannot handle Ctrl-C")?;
+    }
 
     let wanted = stats::Wanted { totals: opts.totals, vcpus: opts.vcpus };
     if let Some(interval) = opts.monitor {
