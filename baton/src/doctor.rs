@@ -112,13 +112,27 @@ fn restore(what: Restore) -> Result<()> {
         bail!("scx_baton runs, and puts KVM's parameters back when it ends: stop it instead");
     }
     // The killed scx_baton may have come after a --fix: what it found is put back first.
-    let polling = restore_left()?.map(|ns| format!("halt_poll_ns is {ns} again"));
-    let mut lines: Vec<String> = polling.into_iter().collect();
-    if what == Restore::All {
-        lines.extend(fix::undo(&scene.host)?);
+    let (mut lines, mut errors) = (Vec::new(), Vec::new());
+    match restore_left() {
+        Ok(ns) => lines.extend(ns.map(|ns| format!("halt_poll_ns is {ns} again"))),
+        Err(error) => errors.push(error),
     }
-    if lines.is_empty() {
+    if what == Restore::All {
+        match fix::undo(&scene.host) {
+            Ok((undone, failed)) => {
+                lines.extend(undone);
+                errors.extend(failed);
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if lines.is_empty() && errors.is_empty() {
         lines.push("nothing to put back".into());
     }
-    say(&format!("{}\n", lines.join("\n")))
+    if !lines.is_empty() {
+        say(&format!("{}\n", lines.join("\n")))?;
+    }
+    let Some(last) = errors.pop() else { return Ok(()) };
+    errors.iter().for_each(|error| note(&format!("baton doctor: {error:#}")));
+    Err(last)
 }

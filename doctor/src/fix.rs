@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use baton_hostinfo::Host;
 use serde::{Deserialize, Serialize};
 
@@ -97,26 +97,28 @@ pub fn apply(scene: &Scene, finding: &Finding) -> Result<Vec<String>> {
 
 /// Puts back what [`apply`] has changed, and says for each file `PATH: NEW -> OLD`.
 ///
-/// Errors: the state is not one of ours, or a file cannot be written; what is not put back stays
-/// in the state.
-pub fn undo(host: &Host) -> Result<Vec<String>> {
-    let Some(mut state) = read(host)? else { return Ok(vec![]) };
-    let mut lines = Vec::new();
-    while let Some(was) = state.found.last() {
+/// Errors: the state is not one of ours, or cannot be written. What cannot be put back stays in the
+/// state, and keeps nothing else from being put back: those are the errors beside the lines.
+pub fn undo(host: &Host) -> Result<(Vec<String>, Vec<Error>)> {
+    let Some(mut state) = read(host)? else { return Ok((vec![], vec![])) };
+    let (mut lines, mut errors, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+    for was in state.found.into_iter().rev() {
         // A module or a CPU that is gone took its value along.
-        if host.exists(&was.path) {
-            let value = now(host, &was.path)?;
-            if let Err(error) = put(host, &was.path, &was.value) {
-                // What was put back needs no second time; it does no harm either.
-                let _ = keep(host, &state);
-                return Err(error);
-            }
-            lines.push(format!("{}: {value} -> {}", was.path, was.value));
+        if !host.exists(&was.path) {
+            continue;
         }
-        state.found.pop();
+        let value = now(host, &was.path);
+        match value.and_then(|value| put(host, &was.path, &was.value).map(|()| value)) {
+            Ok(value) => lines.push(format!("{}: {value} -> {}", was.path, was.value)),
+            Err(error) => {
+                errors.push(error);
+                kept.insert(0, was);
+            }
+        }
     }
+    state.found = kept;
     keep(host, &state)?;
-    Ok(lines)
+    Ok((lines, errors))
 }
 
 /// Does [`undo`] have something to do?

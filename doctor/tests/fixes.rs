@@ -39,7 +39,9 @@ fn apply(tree: &Tree, id: &str) -> anyhow::Result<Vec<String>> {
 }
 
 fn undo(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    fix::undo(&tree.scene().host)
+    let (lines, errors) = fix::undo(&tree.scene().host)?;
+    assert!(errors.is_empty(), "{errors:?}");
+    Ok(lines)
 }
 
 /// Every file and what it holds.
@@ -80,6 +82,24 @@ fn what_a_write_mends_is_mended_and_taken_back() {
     assert!(lines.contains(&format!("{POLL}: 200000 -> 4000000")), "{lines:?}");
     assert_eq!(contents(&tree), before);
     assert_eq!(undo(&tree).expect("nothing to do"), Vec::<String>::new());
+}
+
+/// The governor of a CPU that is offline cannot be read: all that was changed before it stayed so.
+#[test]
+fn what_cannot_be_put_back_keeps_nothing_else() {
+    let tree = ill();
+    apply(&tree, "halt-poll").expect("can be written");
+    apply(&tree, "governor").expect("can be written");
+    let file = tree.path(&governor(15));
+    fs::remove_file(&file).expect("is there");
+    fs::create_dir(&file).expect("can be made");
+    let (lines, errors) = fix::undo(&tree.scene().host).expect("the state is ours");
+    assert_eq!(tree.text(POLL), "4000000");
+    assert!(lines.len() > 1 && errors.len() == 1, "{lines:?} {errors:?}");
+    fs::remove_dir(&file).expect("is there");
+    tree.put(&governor(15), "schedutil");
+    assert_eq!(undo(&tree).expect("can be written").len(), 1);
+    assert!(!fix::is_applied(&tree.scene().host));
 }
 
 /// What was there before the first of two fixes of a file counts.

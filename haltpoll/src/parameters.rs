@@ -59,8 +59,13 @@ impl Parameters {
     pub fn set(&self, ns: u64) -> Result<()> {
         if !self.state.exists() {
             let text = serde_json::to_string(&self.found)?;
-            fs::write(&self.state, text)
-                .with_context(|| format!("cannot write {}", self.state.display()))?;
+            // Whole or not at all: half of it would keep every later start from polling.
+            let new = self.state.with_extension("new");
+            let kept = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.state));
+            if kept.is_err() {
+                let _ = fs::remove_file(&new);
+            }
+            kept.with_context(|| format!("cannot write {}", self.state.display()))?;
         }
         let grow = if ns == 0 { self.found.get(GROW_START).copied().unwrap_or(10_000) } else { ns };
         let set = write(&self.module.join(GROW_START), grow)
@@ -69,12 +74,6 @@ impl Parameters {
             let _ = restore(&self.module, &self.state);
         }
         set
-    }
-
-    /// The module is gone, and with it everything that was set; another one begins with its own
-    /// values.
-    pub fn forget(self) {
-        let _ = fs::remove_file(&self.state);
     }
 }
 
@@ -178,10 +177,20 @@ mod tests {
         let (module, state) = module()?;
         let parameters = Parameters::at(module.path(), &state)?;
         parameters.set(16_384)?;
-        fs::write(module.path().join(LIMIT), "100000\n")?;
-        parameters.forget();
-        assert_eq!(read(&module.path().join(LIMIT))?, 100_000);
+        fs::remove_dir_all(module.path())?;
+        drop(parameters);
+        assert!(!state.exists() && !module.path().exists());
+        Ok(())
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_kept_leaves_nothing() -> Result<()> {
+        let (module, state) = module()?;
+        let parameters = Parameters::at(module.path(), &state)?;
+        fs::create_dir_all(state.with_extension("new"))?;
+        parameters.set(16_384).expect_err("its place is taken");
         assert!(!state.exists());
+        assert_eq!(read(&module.path().join(LIMIT))?, 200_000);
         Ok(())
     }
 

@@ -116,11 +116,6 @@ impl Polling {
         }
         Ok(())
     }
-
-    /// The module is gone, with all that was set.
-    pub fn forget(self) {
-        self.parameters.forget();
-    }
 }
 
 #[cfg(test)]
