@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 /// The host whose root directory this is; what could not be read is remembered.
@@ -41,8 +41,15 @@ impl Host {
     /// A file's text without the white space around it. `None`: it is not there, or cannot be read
     /// ([`unreadable`](Self::unreadable)). Bytes that are no UTF-8 are replaced.
     pub fn read(&self, path: &str) -> Option<String> {
-        match fs::read(self.path(path)) {
-            Ok(bytes) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
+        self.read_start(path, u64::MAX)
+    }
+
+    /// The same of its first `most` bytes: of a file whose length a user of the host may choose.
+    pub fn read_start(&self, path: &str, most: u64) -> Option<String> {
+        let mut bytes = Vec::new();
+        let start = File::open(self.path(path)).map(|file| file.take(most));
+        match start.and_then(|mut start| start.read_to_end(&mut bytes)) {
+            Ok(_) => Some(String::from_utf8_lossy(&bytes).trim().to_owned()),
             Err(error) => self.note(path, &error),
         }
     }

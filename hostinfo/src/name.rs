@@ -25,10 +25,15 @@ pub fn name(host: &Host, pid: i32) -> String {
     name.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// A process may say that its command line is any part of its memory (`PR_SET_MM_MAP`). QEMU's are
+/// some kilobytes.
+const LONGEST_LINE: u64 = 1 << 20;
+const MOST_ARGUMENTS: usize = 8192;
+
 /// The command line of a process; empty if it has ended, or is a thread of the kernel.
 pub fn arguments(host: &Host, pid: i32) -> Vec<String> {
-    let text = host.read(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    text.split_terminator('\0').map(str::to_owned).collect()
+    let text = host.read_start(&format!("/proc/{pid}/cmdline"), LONGEST_LINE).unwrap_or_default();
+    text.split_terminator('\0').take(MOST_ARGUMENTS).map(str::to_owned).collect()
 }
 
 /// The value of an option, as in `-name x`, `--name x` or `--name=x`.
@@ -140,6 +145,19 @@ mod tests {
         assert_eq!(named(&["lkvm", "run", "--name=k"], "/")?, "k");
         let pod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod7.slice/x.scope";
         assert_eq!(named(&["qemu-kvm", "-name", "guest=shop_db_1"], pod)?, "shop/db_1");
+        Ok(())
+    }
+
+    /// Whoever is told the name asks as root, and any process may say that gigabytes are its own.
+    #[test]
+    fn a_command_line_costs_a_megabyte_at_most() -> Result<()> {
+        let root = tempfile::tempdir()?;
+        fs::create_dir_all(root.path().join("proc/7"))?;
+        fs::write(root.path().join("proc/7/cmdline"), vec![0; 4 << 20])?;
+        let host = Host::at(root.path());
+        assert!(arguments(&host, 7).len() <= MOST_ARGUMENTS);
+        fs::write(root.path().join("proc/7/cmdline"), vec![b'x'; 4 << 20])?;
+        assert_eq!(arguments(&host, 7), ["x".repeat(1 << 20)]);
         Ok(())
     }
 
