@@ -192,6 +192,8 @@ impl Bench {
         io: Option<Duration>,
         pin: bool,
     ) -> Result<Running> {
+        // There may be hundreds, and those that run already compute.
+        interrupt::check()?;
         if let Some(cgroups) = &self.cgroups {
             cgroups.enter(vm as usize)?;
         }

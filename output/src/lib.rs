@@ -8,4 +8,4 @@ pub mod interrupt;
 mod standard;
 
 pub use file::{Draft, OutFile, directory, open_all, same_file};
-pub use standard::{note, options, say};
+pub use standard::{is_read, note, options, say};

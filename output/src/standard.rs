@@ -11,10 +11,17 @@ use clap::Parser;
 ///
 /// Errors: standard output cannot be written, for example because its disk is full.
 pub fn say(text: &str) -> Result<()> {
+    is_read(text).map(drop)
+}
+
+/// The same, for who goes on without end: whether anybody reads.
+///
+/// Errors: as [`say`].
+pub fn is_read(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write standard output"),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        result => result.map(|()| true).context("cannot write standard output"),
     }
 }
 

@@ -8,6 +8,8 @@ pub fn aligned(rows: &[Vec<String>], prose: bool) -> String {
     let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
     let widths: Vec<usize> = (0..columns)
         .map(|column| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0))
+        // A width of format!() has 16 bits.
+        .map(|width| width.min(u16::MAX.into()))
         .collect();
     let mut out = String::new();
     for row in rows {
@@ -36,5 +38,7 @@ mod tests {
         assert_eq!(aligned(&rows, false), "a       1   x\nbcd  ×100  yz\n");
         assert_eq!(aligned(&rows, true), "a       1  x\nbcd  ×100  yz\n");
         assert_eq!(aligned(&[], true), "");
+        let long = "x".repeat(70_000);
+        assert_eq!(aligned(&[vec![long.clone()]], false), long + "\n");
     }
 }

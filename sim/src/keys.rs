@@ -237,6 +237,9 @@ fn leads_to(key: &[&str], path: &[String]) -> bool {
 }
 
 /// `kvm.on-spin=kernel`, `vm.0.vcpus=8`, `vm.vcpus=8` (all VMs).
+/// Parts of a key: those of a scenario have four.
+const DEEPEST: usize = 16;
+
 fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
     let parsed: Value = toml::from_str::<Table>(&format!("v = {value}"))
         .ok()
@@ -244,7 +247,8 @@ fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
         .and_then(|mut table| table.remove("v"))
         .unwrap_or_else(|| Value::String(value.into()));
     let keys: Vec<&str> = path.split('.').collect();
-    ensure!(!path.is_empty() && keys.iter().all(|key| !key.is_empty()), "\"{path}\" is no key");
+    let is_key = keys.len() <= DEEPEST && keys.iter().all(|key| !key.is_empty());
+    ensure!(is_key, "\"{}\" is no key", path.chars().take(80).collect::<String>());
     let mut whole = Value::Table(std::mem::take(table));
     put(&mut whole, &keys, &parsed)?;
     if let Value::Table(changed) = whole {
@@ -381,5 +385,7 @@ mod tests {
         );
         assert!(error(text, &[("seconds.x", "1")]).contains("a value that has no keys"));
         assert!(error(text, &[("vm..vcpus", "1")]).contains("is no key"));
+        let deep = "a.".repeat(60_000) + "a";
+        assert!(error(text, &[(deep.as_str(), "1")]).contains("is no key"));
     }
 }

@@ -29,7 +29,7 @@ mod view;
 mod wanted;
 
 use anyhow::{Result, bail};
-use baton_output::{OutFile, interrupt, open_all, say};
+use baton_output::{OutFile, interrupt, is_read, open_all};
 use clap::Args;
 use columns::Column;
 use feed::Feed;
@@ -219,7 +219,9 @@ fn batch(top: &Top, watch: &mut Watch, view: &mut View) -> Result<()> {
                 vm.threads.clear();
             });
         }
-        say(&plain::interval(form, &now, &rates, view, interval == 0)?)?;
+        if !is_read(&plain::interval(form, &now, &rates, view, interval == 0)?)? {
+            break;
+        }
         before = now;
     }
     Ok(())

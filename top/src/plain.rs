@@ -32,6 +32,8 @@ pub fn interval(
         Form::Json => {
             let (wall_s, host) = (now.wall_s, &now.host.name);
             let scheduler = &now.host.scheduler;
+            let vms = vms.into_iter().cloned().collect();
+            let rates = &Rates { vms, ..rates.clone() };
             serde_json::to_string(&Line { wall_s, host, scheduler, rates })? + "\n"
         }
     })
@@ -46,8 +48,15 @@ struct Line<'a> {
     rates: &'a Rates,
 }
 
+/// Before the names of what belongs to a VM.
+const INDENT: &str = "  ";
+
 fn text(now: &Sample, vms: &[&VmRates]) -> String {
-    let longest = vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(0).max(12);
+    let threads = vms.iter().flat_map(|vm| &vm.threads);
+    let threads = threads.map(|thread| INDENT.len() + thread.name.chars().count());
+    let names = vms.iter().map(|vm| vm.name.chars().count()).chain(threads);
+    // A width of format!() has 16 bits.
+    let longest = names.max().unwrap_or(0).clamp(12, u16::MAX.into());
     let cell = |column: Column, text: &str| match column {
         Column::Name => format!("{text:<longest$}"),
         _ => format!("{text:>width$}", width = usize::from(column.width())),
@@ -80,7 +89,7 @@ fn vcpu_cell(column: Column, vcpu: &VcpuRates) -> String {
 
 fn thread_cell(column: Column, thread: &ThreadRates) -> String {
     match column {
-        Column::Name => format!("  {}", thread.name),
+        Column::Name => format!("{INDENT}{}", thread.name),
         _ => column.of_thread(thread).map(crate::columns::percent).unwrap_or_default(),
     }
 }
@@ -140,13 +149,17 @@ mod tests {
     use crate::sample::HostSample;
 
     fn shown(form: Form, is_first: bool) -> Result<String> {
+        filtered(form, is_first, "")
+    }
+
+    fn filtered(form: Form, is_first: bool, filter: &str) -> Result<String> {
         let costop = Some(6.3);
         let parts = Parts { run: 71.2, ready: 14.1, costop, throttled: None, wait: 8.4 };
         let more = Some(MoreRates { spins: 1904.0, wake99: Some(1900.0), ..MoreRates::default() });
         let vcpus = vec![VcpuRates { id: 1, tid: 9, cpu: 3, parts }];
         let (key, name) = ("7".to_owned(), "a,\"b\"".to_owned());
-        let thread = ThreadRates { tid: 8, name: "IO x".into(), run: 38.0, ready: 0.2 };
-        let threads = vec![thread];
+        let thread = |name: &str| ThreadRates { tid: 8, name: name.into(), run: 38.0, ready: 0.2 };
+        let threads = vec![thread("IO x"), thread("qemu-system-x86")];
         let vm =
             VmRates { key, name, pid: 7, nr_vcpus: 8, parts, poll: None, more, vcpus, threads };
         let rates = Rates { seconds: 1.0, vms: vec![vm], ..Rates::default() };
@@ -154,7 +167,7 @@ mod tests {
             HostSample { name: "h".into(), scheduler: "baton".into(), ..HostSample::default() };
         let (baton, vms) = (Err("x".into()), vec![]);
         let now = Sample { at_s: 1.0, wall_s: 5, host, baton, vms, notes: None };
-        interval(form, &now, &rates, &View::new(Column::Run, ""), is_first)
+        interval(form, &now, &rates, &View::new(Column::Run, filter), is_first)
     }
 
     #[test]
@@ -176,7 +189,11 @@ mod tests {
         let text = shown(Form::Text, true)?;
         assert!(text.contains("1,904") && text.contains("  vCPU 1"), "{text}");
         assert_eq!(json["vms"][0]["threads"][0]["run"], 38.0);
-        assert!(text.contains("  IO x             38.0    0.2\n"), "{text}");
+        // All end where the longest name lets them.
+        assert!(text.contains("  IO x                  38.0    0.2\n"), "{text}");
+        assert!(text.contains("  qemu-system-x86       38.0    0.2\n"), "{text}");
+        let other: serde_json::Value = serde_json::from_str(&filtered(Form::Json, true, "b-")?)?;
+        assert_eq!(other["vms"].as_array().map(Vec::len), Some(0));
         Ok(())
     }
 }

@@ -45,13 +45,15 @@ pub fn compare(compare: &Compare) -> Result<()> {
         sets_seed.clone().all(|key| key != "seed"),
         "compare sets the seeds itself; --seeds says how many"
     );
+    let seeds: Vec<String> = (1..=compare.seeds).map(|seed| seed.to_string()).collect();
+    let n = compare.seeds as usize;
+    let values = axes.iter().map(|(_, values)| values.len());
+    let all = values.fold(n, usize::saturating_mul);
+    ensure!(all <= MOST_POINTS, "{all} points are too many; at most {MOST_POINTS}");
     let compared = points(&axes);
     if compared.len() < 2 {
         bail!("--vary {} has one value only", axes[0].0);
     }
-    let seeds: Vec<String> = (1..=compare.seeds).map(|seed| seed.to_string()).collect();
-    let n = compare.seeds as usize;
-    ensure!(compared.len() * n <= MOST_POINTS, "{} points are too many", compared.len() * n);
     let all = points(&[&axes[..], &[("seed".to_string(), seeds)]].concat());
     let jobs = compare.jobs.number();
     check(&asked.text, &asked.base, &all, jobs).map_err(|error| varied(&error, &axes))?;
@@ -120,7 +122,8 @@ fn row(value: &str, of: &[Simulated], first: Option<&[Option<f64>]>) -> Vec<Stri
         median(&outcomes.iter().map(|outcome| figure(outcome)).collect::<Vec<_>>())
     };
     let work: Vec<f64> = outcomes.iter().map(|outcome| outcome.rate()).collect();
-    let spread = range(&work).zip(median(&work)).map_or("–".into(), |((low, high), m)| {
+    let some = median(&work).filter(|m| *m > 0.0);
+    let spread = range(&work).zip(some).map_or("–".into(), |((low, high), m)| {
         format!("{:.0} %", (high - low) / 2.0 / m * 100.0)
     });
     let pairs = |first: &[Option<f64>]| -> Vec<(f64, f64)> {
