@@ -95,13 +95,11 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
 # What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 22,57,81,90,93,96
-HOST_THREADS_KNOWN := 0
+NEIGHBOURS_KNOWN := 6,22,57,81,96
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
-	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50 \
-		--known $(HOST_THREADS_KNOWN)
+	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50
 
 # On the exact host several tests at a time, since some wait for what others prepare; on QEMU's,
 # which follows the real clock, one at a time.

@@ -79,5 +79,5 @@ weight of the pCPUs where it may run. Bounds: work up to the due is at least 0.9
 EEVDF, with or without PAUSE exits, whichever is more; the thread of a table that does least \
 does at least 0.8 of their mean; of a VM below its due the median and the 99th percentile of \
 lateness are at most EEVDF's and 10 us. A mixture that breaks one is written to \
-neighbours-SEED.toml in the current directory (an older one is replaced); 'baton sim compare neighbours-SEED.toml --vary \
-scheduler=eevdf,scx_baton' shows it.";
+neighbours-SEED.toml in the current directory (an older one is replaced); 'baton sim run \
+neighbours-SEED.toml --set scheduler=eevdf', and scx_baton, show each VM.";

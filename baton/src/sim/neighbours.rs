@@ -64,8 +64,9 @@ pub fn measure_all(Neighbours { seeds: options, known, host_threads }: &Neighbou
     if broken + failed > 0 {
         bail!(
             "of {} mixtures {broken} broke a bound, and {failed} an invariant; again: \
-             baton sim neighbours --seeds SEED..",
-            done.scenarios
+             baton sim neighbours --seeds SEED..SEED+1{} --scheduler {scheduler}",
+            done.scenarios,
+            if *host_threads { " --host-threads" } else { "" }
         );
     }
     Ok(())
@@ -95,7 +96,7 @@ fn summary(vms: &[Row], threads: &[Row]) -> String {
         let least = work.iter().copied().fold(f64::INFINITY, f64::min);
         if let Some(middle) = median(&work) {
             out += &format!(
-                "{} {name}: work up to their due, relative to EEVDF's: median {middle:.2}, \
+                "{} {name}: work, relative to EEVDF's up to their due: median {middle:.2}, \
                  least {least:.2}\n",
                 rows.len()
             );

@@ -258,8 +258,8 @@ fn bound_threads_that_sleep_share_their_pcpu() {
 }
 
 /// Two VMs compute elsewhere, and virtual time with them: those that are pinned all were as far
-/// behind as they may be, the one with more vCPUs further. The one of one vCPU had 0.10 of its pCPU,
-/// or a tenth of its requests under EEVDF.
+/// behind as they may be, the one with more vCPUs further. The one of one vCPU had 0.10 of its
+/// pCPU, or a tenth of its requests under EEVDF.
 #[test]
 fn a_small_pinned_vm_has_its_part_beside_a_larger_one() {
     let pinned = |own: &str, beside: u32| {

@@ -155,8 +155,8 @@ fn a_vcpu_goes_on_where_a_thread_of_the_kernel_has_preempted_it() {
 }
 
 /// Threads that may run on two pCPUs alone, and want more than these, are behind all others: each
-/// other pCPU took them for whoever went first there, and started the next thread that may run there
-/// before a VM in its turn, whatever it weighed. The VM had 1.6 pCPUs of 5.3.
+/// other pCPU took them for whoever went first there, and started the next thread that may run
+/// there before a VM in its turn, whatever it weighed. The VM had 1.6 pCPUs of 5.3.
 #[test]
 fn threads_of_an_overloaded_cpuset_hold_nobody_back_elsewhere() {
     let vm = |scheduler| {
