@@ -84,8 +84,8 @@ pub struct Trial {
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
 
-    /// Length of a slot, for tests
-    #[arg(long, value_name = "S", hide = true, default_value = "30s", value_parser = time)]
+    /// Length of a slot; shorter ones where time is virtual, as on the exact host
+    #[arg(long, value_name = "S", default_value = "30s", value_parser = time)]
     slot: Duration,
 }
 
@@ -93,6 +93,7 @@ pub struct Trial {
 enum What {
     /// Compute the verdict of a bundle again, and whether it is as the trial wrote it
     Verify {
+        /// The bundle that the trial has written
         #[arg(value_name = "FILE")]
         bundle: PathBuf,
 

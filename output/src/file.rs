@@ -165,7 +165,11 @@ impl Draft {
         let Draft { name, to } = self;
         let done =
             to.into_inner().map_err(io::IntoInnerError::into_error).and_then(|to| match to {
-                To::New(file, real) => file.persist(real).map(drop).map_err(|error| error.error),
+                // On the disk first: a host that hangs then, as in a trial, would have an empty file.
+                To::New(file, real) => file
+                    .as_file()
+                    .sync_all()
+                    .and_then(|()| file.persist(real).map(drop).map_err(|error| error.error)),
                 To::Open(_) => Ok(()),
             });
         done.with_context(|| format!("cannot write {}", name.display()))

@@ -42,17 +42,17 @@ pub struct Opts {
     pub exit_dump_len: u32,
 
     /// Enable stats monitoring with the specified interval, in seconds.
-    #[clap(long, value_parser = interval)]
+    #[clap(long, value_parser = interval, group = "shown")]
     pub stats: Option<Duration>,
 
     /// Run in stats monitoring mode with the specified interval, in seconds. Scheduler is
     /// not launched.
-    #[clap(long, value_parser = interval)]
+    #[clap(long, value_parser = interval, group = "shown")]
     pub monitor: Option<Duration>,
 
     /// With --stats or --monitor: what was counted since the scheduler began, not since the line
     /// before.
-    #[clap(long)]
+    #[clap(long, requires = "shown")]
     pub totals: bool,
 
     /// With --stats or --monitor: a line for each vCPU, too: where its time went, in percent.
@@ -60,7 +60,7 @@ pub struct Opts {
     /// %RUN it ran; %RDY it waited for a pCPU while no sibling ran; %CSTP it waited for one while a
     /// sibling ran (co-stop); %MLMTD it waited for CPU time by cpu.max; %WAIT the rest: it was
     /// halted, or its thread worked for the VMM. They are 100 together.
-    #[clap(long)]
+    #[clap(long, requires = "shown")]
     pub vcpus: bool,
 
     /// Answer Prometheus at this address (GET /metrics): docs/metrics.md.
@@ -102,6 +102,7 @@ pub struct Opts {
     /// How much of the host's CPU time --halt-poll auto may spend polling: with more, fewer vCPUs
     /// sleep at HLT, and other tasks have less.
     #[clap(long, value_parser = polling::share, default_value = "1%", value_name = "PERCENT")]
+    #[clap(requires = "halt_poll")]
     pub poll_budget: f64,
 
     /// End S seconds after it has taken over, even if nobody stops it.
