@@ -162,16 +162,12 @@ impl Draft {
     ///
     /// Errors: it cannot be written; a file that would have been replaced is as it was.
     pub fn commit(self) -> Result<()> {
-        let Draft { name, to } = self;
-        let done =
-            to.into_inner().map_err(io::IntoInnerError::into_error).and_then(|to| match to {
-                // On the disk first: a host that hangs then, as in a trial, would have an empty file.
-                To::New(file, real) => file
-                    .as_file()
-                    .sync_all()
-                    .and_then(|()| file.persist(real).map(drop).map_err(|error| error.error)),
-                To::Open(_) => Ok(()),
-            });
+        let Draft { name, mut to } = self;
+        let to = to.flush().and_then(|()| to.into_inner().map_err(io::IntoInnerError::into_error));
+        let done = to.and_then(|to| match to {
+            To::New(file, real) => file.persist(real).map(drop).map_err(|error| error.error),
+            To::Open(_) => Ok(()),
+        });
         done.with_context(|| format!("cannot write {}", name.display()))
     }
 }
@@ -196,7 +192,8 @@ impl Write for To {
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            To::New(file, _) => file.as_file_mut().flush(),
+            // To the disk: if the host hangs then, as in a trial, it would be empty in its place.
+            To::New(file, _) => file.as_file().sync_all(),
             To::Open(file) => file.flush(),
         }
     }
