@@ -236,10 +236,10 @@ fn leads_to(key: &[&str], path: &[String]) -> bool {
     }
 }
 
-/// `kvm.on-spin=kernel`, `vm.0.vcpus=8`, `vm.vcpus=8` (all VMs).
 /// Parts of a key: those of a scenario have four.
 const DEEPEST: usize = 16;
 
+/// `kvm.on-spin=kernel`, `vm.0.vcpus=8`, `vm.vcpus=8` (all VMs).
 fn set(table: &mut Table, path: &str, value: &str) -> Result<()> {
     let parsed: Value = toml::from_str::<Table>(&format!("v = {value}"))
         .ok()

@@ -119,9 +119,9 @@ fn turn_of(vm: &vm_ctx) -> u64 {
     turn() * vm.nr_vcpus as u64
 }
 
-/// The order in words: those behind their due by how long each vCPU that wants to run
-/// would do so until they are not; then the oldest turn, then by where the VM
-/// stands once what runs has used its slices, if it is spread.
+/// The order in words: those behind their due by how long each vCPU that wants to run would do so
+/// until they are not, then the oldest turn, then by where the VM stands once what runs has used
+/// its slices, if it is spread.
 fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
     let ahead = vm.vtime.wrapping_sub(vnow) as i64;
     let in_turn = unsafe { t_vm_in_turn(vm, now) };
