@@ -105,7 +105,10 @@ fn a_large_vm_is_told_of_with_all_its_vcpus() {
         for try in 1 2 3 4 5 6 7 8 9 10; do
             sleep 2
             told=$(top)
-            [ $(echo "$told" | grep -o "\"tid\":" | wc -l) -ge 70 ] && break
+            # Of one VM: the two others have vCPUs, too, while this one still creates its own.
+            of_one=$(echo "$told" | sed 's/"vcpus":/\n/g' |
+                awk '{ n = gsub(/"tid":/, ""); if (n > most) most = n } END { print most + 0 }')
+            [ $of_one -ge 70 ] && break
         done
         echo "told=$told"
         kill $bench
