@@ -89,6 +89,7 @@ impl Parts<'_> {
             group: None,
             kernel: false,
             idle: false,
+            new: false,
             ran: 0,
             since: 0,
             waited: 0,
@@ -159,7 +160,7 @@ impl Parts<'_> {
                 let task = Task { group, idle, weight, ..self.task(NONE, at, allowed) };
                 self.machine.tasks.push(task);
                 let thread = HostThread::new(ns(spec.run_us), ns(spec.sleep_us), spec.spread);
-                self.threads.push(thread);
+                self.threads.push(HostThread { ends: spec.processes, ..thread });
             }
         }
         Ok(())

@@ -197,7 +197,8 @@ fn thread_in_words(spec: &ThreadSpec, first: u32) -> String {
     };
     let numbers = numbered("host thread", first, spec.count);
     let idle = if spec.sched_idle { ", of SCHED_IDLE" } else { "" };
-    format!("{numbers}: runs {run} {sleep}{spread}{at}{group}{own}{idle}.\n")
+    let ends = if spec.processes { ", each run a process of its own" } else { "" };
+    format!("{numbers}: runs {run} {sleep}{spread}{at}{group}{own}{idle}{ends}.\n")
 }
 
 fn numbered(what: &str, first: u32, count: u32) -> String {

@@ -218,6 +218,8 @@ pub struct Task {
     pub kernel: bool,
     /// Its policy is SCHED_IDLE.
     pub idle: bool,
+    /// It has been made, and has not been woken.
+    pub new: bool,
     /// CPU time so far.
     pub ran: Ns,
     /// Since when it runs, or waits for a pCPU.
@@ -327,6 +329,10 @@ pub struct Heeds {
 /// `wake`. Both may make other pCPUs choose again ([`Machine::resched`]).
 pub trait Scheduler {
     fn add(&mut self, m: &mut Machine, task: u32);
+    /// A new process takes the number of one that was removed: its parent makes it, and wakes it.
+    fn fork(&mut self, m: &mut Machine, task: u32) {
+        self.add(m, task);
+    }
     /// A task that is blocked ends.
     fn remove(&mut self, m: &mut Machine, task: u32);
     /// A task becomes runnable, by something that happened on `waker`.

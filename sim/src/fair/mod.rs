@@ -127,6 +127,12 @@ impl Scheduler for Fair {
         };
     }
 
+    /// `task_fork_fair()`.
+    fn fork(&mut self, m: &mut Machine, task: u32) {
+        self.add(m, task);
+        self.entities.tasks[task as usize].new = true;
+    }
+
     fn remove(&mut self, m: &mut Machine, task: u32) {
         let cpu = self.tasks[task as usize].queued_on;
         if cpu != NONE {

@@ -30,6 +30,8 @@ pub struct Entity {
     /// EEVDF: what it was owed when it left.
     pub lag: i64,
     pub weight: i64,
+    /// It has been made, and has not been placed yet.
+    pub new: bool,
     /// Start of the stretch of CPU time not accounted yet, and of this turn.
     pub at: Ns,
     pub turn: Ns,
@@ -152,8 +154,15 @@ impl Timeline {
     /// `place_entity()`: where an entity begins here.
     pub fn place(&self, e: &mut Entities, kind: Kind, factor: u64, entity: u32, wakeup: bool) {
         let (average, min) = (self.average(e), self.min_vruntime);
+        let weights: i64 = self.all().map(|other| e.get(other).weight).sum();
         let se = e.get_mut(entity);
+        let new = std::mem::take(&mut se.new);
         match kind {
+            // START_DEBIT: sched_vslice().
+            Kind::Cfs if new => {
+                let period = (SCHED_LATENCY_NS * factor) as i64;
+                se.vruntime = min + period * WEIGHT / (weights + se.weight);
+            }
             Kind::Cfs => {
                 // GENTLE_FAIR_SLEEPERS: half of the latency is credited.
                 let credit = (SCHED_LATENCY_NS * factor / 2) as i64;
@@ -163,7 +172,8 @@ impl Timeline {
             Kind::Eevdf => {
                 let slice = se.slice(factor);
                 se.vruntime = average - se.lag.clamp(-2 * slice, 2 * slice);
-                se.deadline = se.vruntime + slice;
+                // PLACE_DEADLINE_INITIAL
+                se.deadline = se.vruntime + if new { slice / 2 } else { slice };
             }
         }
     }

@@ -177,6 +177,9 @@ pub struct ThreadSpec {
     /// Its policy is SCHED_IDLE.
     #[serde(default)]
     pub sched_idle: bool,
+    /// Each run is a process of its own, which is made as it begins, and ends.
+    #[serde(default)]
+    pub processes: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]

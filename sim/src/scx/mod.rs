@@ -216,7 +216,11 @@ impl Scx {
 
 impl Scheduler for Scx {
     fn add(&mut self, m: &mut Machine, task: u32) {
-        self.comes(m, task);
+        self.comes(m, task, false);
+    }
+
+    fn fork(&mut self, m: &mut Machine, task: u32) {
+        self.comes(m, task, true);
     }
 
     fn remove(&mut self, m: &mut Machine, task: u32) {

@@ -107,7 +107,8 @@ impl Scx {
     }
 
     pub fn wakes(&mut self, m: &mut Machine, task: u32, waker: u32) {
-        let mut flags = SCX_ENQ_WAKEUP;
+        // wake_up_new_task() has ENQUEUE_INITIAL alone.
+        let mut flags = if m.task(task).new { 0 } else { SCX_ENQ_WAKEUP };
         let prev = m.task(task).cpu;
         let p = self.p(task);
         self.state.entry(task).direct = None;

@@ -187,6 +187,21 @@ impl Inner {
         self.entries[task as usize].as_mut().expect("every task was added")
     }
 
+    /// The task storage of one that had this number, if one had, empty.
+    pub fn storage_again(&mut self, task: u32) -> [*mut c_void; STORAGES] {
+        let Some(Some(entry)) = self.entries.get(task as usize) else {
+            return [std::ptr::null_mut(); STORAGES];
+        };
+        let storage = entry.p.storage;
+        for words in &mut self.storages {
+            let range = words.as_ptr_range();
+            if storage.iter().any(|at| range.contains(&at.cast_const().cast())) {
+                words.fill(0);
+            }
+        }
+        storage
+    }
+
     pub fn fail(&mut self, why: String) {
         self.failure.get_or_insert(why);
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::machine::{Machine, NONE, State};
 
 impl Scx {
-    pub fn comes(&mut self, m: &mut Machine, task: u32) {
+    pub fn comes(&mut self, m: &mut Machine, task: u32, fork: bool) {
         let t = m.task(task);
         let mask = Box::new(CpuMask::of(&t.allowed));
         if t.vm != NONE {
@@ -20,6 +20,7 @@ impl Scx {
         for (to, letter) in comm[..15].iter_mut().zip(name.bytes()) {
             *to = letter as std::ffi::c_char;
         }
+        let storage = self.state.storage_again(task);
         let mut p = Box::new(TaskStruct {
             pid: task as i32 + 1,
             tgid: task as i32 + 1,
@@ -37,10 +38,10 @@ impl Scx {
             cpu: t.cpu as i32,
             static_prio: 120,
             cgroup: &raw mut *self.state.cgroups[group],
-            storage: [std::ptr::null_mut(); STORAGES],
+            storage,
             comm,
         });
-        let mut args = InitTaskArgs { fork: false, cgroup: p.cgroup };
+        let mut args = InitTaskArgs { fork, cgroup: p.cgroup };
         let raw = &raw mut *p;
         let at = task as usize;
         if self.state.entries.len() <= at {
@@ -80,6 +81,9 @@ impl Scx {
     }
 
     pub fn may_run_elsewhere(&mut self, m: &mut Machine, task: u32) {
+        if m.task(task).new {
+            return;
+        }
         let allowed = m.task(task).allowed.clone();
         let entry = self.state.entry(task);
         *entry.mask = CpuMask::of(&allowed);

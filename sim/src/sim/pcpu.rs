@@ -49,7 +49,11 @@ impl Sim {
             self.vcpus[task as usize].halted_at = 0;
             self.is_ready(task, true);
         }
+        if self.m.task(task).new {
+            self.sched.fork(&mut self.m, task);
+        }
         self.sched.wake(&mut self.m, task, self.here);
+        self.m.tasks[task as usize].new = false;
         self.m.lock(Lock::Runqueue(self.m.task(task).cpu), self.here);
         self.waits_for_locks(self.here);
         // single_task_running() ends the polling, too.
@@ -327,14 +331,22 @@ impl Sim {
             let thread = &mut self.threads[at];
             if thread.left == 0 && thread.work == 0 {
                 thread.done += 1;
-                let HostThread { run, sleep, spread, .. } = *thread;
+                let HostThread { run, sleep, spread, ends, .. } = *thread;
                 let left = self.sample(run, spread).max(1);
                 (self.threads[at].left, self.threads[at].work) = (left, 0);
-                if sleep > 0 {
+                if sleep > 0 || ends {
                     let sleep = self.sample(sleep, spread).max(1);
                     self.m.tasks[task as usize].state = State::Blocked;
                     self.queue.push(self.m.now + sleep, Event::Host(task));
-                    return self.schedule(cpu);
+                    if ends {
+                        self.sched.exits(task);
+                    }
+                    self.schedule(cpu);
+                    if ends {
+                        self.sched.remove(&mut self.m, task);
+                        self.m.tasks[task as usize].new = true;
+                    }
+                    return;
                 }
             }
             return self.begin(task);

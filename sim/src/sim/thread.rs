@@ -11,6 +11,8 @@ pub struct HostThread {
     pub sleep: Ns,
     /// By what share of that each run, and each sleep, is longer or shorter at most.
     pub spread: f64,
+    /// Each run is a process of its own, which ends.
+    pub ends: bool,
     pub left: Ns,
     pub work: Ns,
     pub done: u64,
@@ -20,6 +22,6 @@ pub struct HostThread {
 
 impl HostThread {
     pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
-        HostThread { run, sleep, spread, left: run, work: 0, done: 0, ran: 0 }
+        HostThread { run, sleep, spread, ends: false, left: run, work: 0, done: 0, ran: 0 }
     }
 }
