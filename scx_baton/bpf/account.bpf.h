@@ -261,6 +261,53 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 		charge_host(p, t, cpu, ran);
 }
 
+/*
+ * The host task @p ends, or sleeps as it does: the next one that is made in its cgroup goes on in
+ * its place. Else who makes one process after the other would owe nothing, ever: eight at a time
+ * that end within 2 ms left none of two pCPUs to two threads that compute, in a cgroup of the same
+ * weight.
+ */
+verified_once int bequeath(struct task_struct *p __arg_trusted, struct task_ctx *t, u64 now)
+{
+	struct cgroup *cgrp;
+	struct cgrp_ctx *c;
+
+	if (!t || vm_of(t))
+		return 0;
+	cgrp = scx_bpf_task_cgroup(p);
+	if (!cgrp)
+		return 0;
+	c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
+	bpf_cgroup_release(cgrp);
+	if (!c)
+		return 0;
+	/* Two at once may lose what one has left. */
+	if (c->heir_since)
+		__sync_fetch_and_add(&c->heir_vtime, t->vtime - vnow);
+	else
+		c->heir_vtime = t->vtime;
+	c->heir_since = now;
+	t->vtime = vnow;
+	uncount(c, &t->child, p->scx.weight, __sync_lock_test_and_set(&t->wants, 0));
+	return 0;
+}
+
+/* It has been made, and has not run yet. */
+static bool is_new(const struct task_ctx *t)
+{
+	return t->last_cpu < 0 && t->run_at;
+}
+
+/* The host task @t has been made in @cgrp: as if it had slept since the last one there ended. */
+static void inherit(struct task_ctx *t, struct cgroup *cgrp)
+{
+	struct cgrp_ctx *c = bpf_cgrp_storage_get(&cgroups, cgrp, 0, 0);
+	u64 since = c ? __sync_lock_test_and_set(&c->heir_since, 0) : 0;
+
+	t->run_at = since ?: scx_bpf_now();
+	t->vtime = c && since ? c->heir_vtime : vnow;
+}
+
 /* @p, a vCPU's thread, is none any more. */
 static void leave_vm(const struct task_struct *p, struct task_ctx *t)
 {

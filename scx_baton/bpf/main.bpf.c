@@ -177,6 +177,8 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 	charge(p, t, cpu, scx_bpf_now());
 	if (!runnable)
 		stay(t);
+	if (!runnable && (p->flags & PF_EXITING))
+		bequeath(p, t, t->run_at);
 	if (!runnable && has_halted(t) && !t->slept_at)
 		t->slept_at = t->run_at;
 	runs_no_more(t, cpu);
@@ -266,6 +268,8 @@ s32 BPF_STRUCT_OPS(baton_init_task, struct task_struct *p, struct scx_init_task_
 		return -ENOMEM;
 	t->last_cpu = -1;
 	t->weight = WEIGHT_AVERAGE;
+	if (args->fork && args->cgroup)
+		inherit(t, args->cgroup);
 	return 0;
 }
 
@@ -276,9 +280,11 @@ void BPF_STRUCT_OPS(baton_enable, struct task_struct *p)
 
 	if (!t)
 		return;
+	t->weight_gen = 0;
+	if (is_new(t))
+		return;
 	vm = vm_of(t);
 	t->vtime = vm ? vm->vcpu_vnow : vnow;
-	t->weight_gen = 0;
 	/* What it has waited for elsewhere. */
 	t->run_at = scx_bpf_now();
 }

@@ -182,6 +182,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	struct vm_ctx *vm = vm_now(t);
 	u64 now = scx_bpf_now(), since, release, slice;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
+	bool wakes = (enq_flags & SCX_ENQ_WAKEUP) || is_new(t);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	t->boosted = BOOST_NONE;
@@ -195,7 +196,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	/* As above, out of the queue of those without CPU time. */
 	if (t->parked_at)
 		unparked(t, vm, now);
-	if (enq_flags & SCX_ENQ_WAKEUP)
+	if (wakes)
 		wake(t, vm, is_bound(p) ? competing_vnow(cpu) : vnow, now);
 	release = throttled_until(t, now);
 	if (release) {
@@ -224,7 +225,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 	}
 
-	if (!(enq_flags & SCX_ENQ_WAKEUP) && goes_on_here(p, t, vm, cpu, now)) {
+	if (!wakes && goes_on_here(p, t, vm, cpu, now)) {
 		/* As one that waits for any pCPU: the visitor's VM pays for all that it has. */
 		if (!vm)
 			join_queue(p, t, vm, now);
@@ -242,12 +243,11 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if ((enq_flags & SCX_ENQ_WAKEUP) && vm && vm_behind(vm, vnow) &&
-	    wakes_as_visitor(p, t, vm, enq_flags, now))
+	if (wakes && vm && vm_behind(vm, vnow) && wakes_as_visitor(p, t, vm, enq_flags, now))
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
-	if (vm && !(enq_flags & SCX_ENQ_WAKEUP))
+	if (vm && !wakes)
 		keep(p, t, cpu);
 	join_queue(p, t, vm, now);
 	if (since)
@@ -258,10 +258,10 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	 * This pCPU goes idle, and would not look again. The only one of a bound task has not gone
 	 * idle since it was looked at: its runqueue is locked.
 	 */
-	if ((enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_LAST)) == SCX_ENQ_LAST)
+	if (!wakes && (enq_flags & SCX_ENQ_LAST))
 		scx_bpf_kick_cpu(cpu, 0);
-	else if ((enq_flags & SCX_ENQ_WAKEUP) || (vm && rejoins_turn(p, t, vm, now)))
-		call_for(p, t, vm, now, (enq_flags & SCX_ENQ_WAKEUP) && !is_bound(p));
+	else if (wakes || (vm && rejoins_turn(p, t, vm, now)))
+		call_for(p, t, vm, now, wakes && !is_bound(p));
 }
 
 #endif /* BATON_PLACE_BPF_H */

@@ -42,6 +42,8 @@ struct cgrp_ctx {
 	struct tree_count count; /* the same, as it was counted */
 	struct tree_count ahead[EPOCHS_AHEAD]; /* how that changes in epochs to come */
 	struct tree_child child;
+	u64 heir_vtime; /* where the next task begins that is made here */
+	u64 heir_since; /* ns; 0: as any */
 	u32 weight; /* cpu.weight */
 	u32 quota; /* slot of its cpu.max; 0: none */
 };
@@ -156,6 +158,38 @@ verified_once int count_child(struct cgrp_ctx *c, struct tree_child *child, u32 
 	child->wants = wants;
 	child->until = from + epochs;
 	return 0;
+}
+
+/* For so many epochs counts what has wanted the CPU before it was counted: in one it would jump. */
+#define PAST_EPOCHS 4
+
+/*
+ * The task @child of @c, counted for the first time, or as it ends, has wanted the CPU for @wants
+ * ns: those of which that is told in an epoch say how many there are at a time.
+ */
+static void count_past(struct cgrp_ctx *c, const struct tree_child *child, u32 weight, u64 wants)
+{
+	u64 from = c->epoch + 1;
+
+	if (child->wants)
+		return;
+	if (wants > PAST_EPOCHS * EPOCH_NS)
+		wants = PAST_EPOCHS * EPOCH_NS;
+	wants /= PAST_EPOCHS;
+	count_from(c, from, weight, wants);
+	count_from(c, from + PAST_EPOCHS, weight, -(s64)wants);
+	count_from(&everybody, from, 0, wants);
+	count_from(&everybody, from + PAST_EPOCHS, 0, -(s64)wants);
+}
+
+/* The task @child of @c ends, and has wanted the CPU for @wants ns since it was counted. */
+static void uncount(struct cgrp_ctx *c, struct tree_child *child, u32 weight, u64 wants)
+{
+	struct tree_child same = *child;
+
+	count_past(c, child, weight, wants);
+	count_child(&everybody, &same, 0, 0, 0);
+	count_child(c, child, weight, 0, 0);
 }
 
 /* @c counts among the children of @parent, once an epoch; one below it wants the CPU for @wants. */
@@ -332,6 +366,16 @@ verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, s
 	return 0;
 }
 
+/* For how many ns has who takes the walk wanted the CPU since it was counted, @before? */
+static u64 wants_ns(const struct walk *w, u64 before)
+{
+	u64 since = w->now - before;
+
+	if (since > PAST_EPOCHS * EPOCH_NS)
+		since = PAST_EPOCHS * EPOCH_NS;
+	return w->wants * since >> EPOCH_SHIFT;
+}
+
 /* Tell in @w what the task or the VM gets; where nothing is known of its cgroup, all. */
 static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, struct walk *w)
 {
@@ -339,6 +383,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	u64 before = counted_before(child, w->now);
 	u32 weight = p->scx.weight;
 	struct cgroup *cgrp;
+	struct cgrp_ctx *c;
 
 	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
@@ -354,9 +399,12 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	if (w->parent >= 0) {
 		w->share = share_of(w->share, w->sum, weight);
 		if (before != w->now) {
+			c = cgrp_at(cgrp, w->parent);
+			if (!vm && c && before)
+				count_past(c, child, weight, wants_ns(w, before));
 			same = *child;
 			count_child(&everybody, &same, 0, w->wants, before);
-			count_child(cgrp_at(cgrp, w->parent), child, weight, w->wants, before);
+			count_child(c, child, weight, w->wants, before);
 		}
 	}
 	bpf_cgroup_release(cgrp);

@@ -6,6 +6,7 @@ mod caches;
 mod eevdf;
 mod gangs;
 mod host;
+mod processes;
 mod shares;
 mod simulator;
 mod sleepers;
