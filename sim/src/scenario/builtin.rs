@@ -18,7 +18,7 @@ pub const MACHINES: [(&str, &str); 12] = [
 ];
 
 /// Scenarios that come with the simulator.
-pub const SCENARIOS: [(&str, &str); 27] = [
+pub const SCENARIOS: [(&str, &str); 28] = [
     ("crowded", include_str!("../../scenarios/crowded.toml")),
     ("call", include_str!("../../scenarios/call.toml")),
     ("file-server", include_str!("../../scenarios/file-server.toml")),
@@ -45,5 +45,6 @@ pub const SCENARIOS: [(&str, &str); 27] = [
     ("attack-bound", include_str!("../../scenarios/attack-bound.toml")),
     ("attack-vms", include_str!("../../scenarios/attack-vms.toml")),
     ("attack-crowd", include_str!("../../scenarios/attack-crowd.toml")),
+    ("attack-forks", include_str!("../../scenarios/attack-forks.toml")),
     ("attack-quotas", include_str!("../../scenarios/attack-quotas.toml")),
 ];

@@ -222,6 +222,7 @@ fn tenants_take_no_more_than_their_share() {
         ("attack-bound", 1.47),
         ("attack-vms", 3.92),
         ("attack-crowd", 0.98),
+        ("attack-forks", 3.92),
         ("attack-quotas", 1.76),
     ];
     for (name, due) in due {
