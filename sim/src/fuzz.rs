@@ -154,11 +154,11 @@ fn a_thread(dice: &mut Dice, pcpus: u64) -> String {
         _ => String::new(),
     };
     let own = dice.chance(20);
+    let count = 1 + dice.below(3);
+    let run = 10 + dice.below(5000);
     let _ = writeln!(
         out,
-        "\n[[thread]]\ncount = {}\nrun-us = {}\nsleep-us = {}\nown-cgroup = {own}{at}",
-        1 + dice.below(3),
-        10 + dice.below(5000),
+        "\n[[thread]]\ncount = {count}\nrun-us = {run}\nsleep-us = {}\nown-cgroup = {own}{at}",
         if dice.chance(30) { 0 } else { 50 + dice.below(20_000) },
     );
     if own && dice.chance(30) {
@@ -166,6 +166,10 @@ fn a_thread(dice: &mut Dice, pcpus: u64) -> String {
     }
     if dice.chance(10) {
         let _ = writeln!(out, "sched-idle = true");
+    }
+    // Without a throw of its own: what else a seed gives stays as it was.
+    if run % 6 == 0 {
+        let _ = writeln!(out, "processes = true");
     }
     out
 }
