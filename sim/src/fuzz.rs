@@ -168,7 +168,7 @@ fn a_thread(dice: &mut Dice, pcpus: u64) -> String {
         let _ = writeln!(out, "sched-idle = true");
     }
     // Without a throw of its own: what else a seed gives stays as it was.
-    if run % 6 == 0 {
+    if run.is_multiple_of(6) {
         let _ = writeln!(out, "processes = true");
     }
     out
