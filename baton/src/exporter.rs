@@ -2,7 +2,6 @@
 //! What scx_baton does on this host, for Prometheus.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use baton_metrics::{Exporter as Source, listen, serve, text};
@@ -48,10 +47,8 @@ fn run(exporter: &Exporter) -> Result<()> {
     let mut signals = Signals::new(interrupt::signals()).context("cannot wait for signals")?;
     let listener = listen(exporter.listen)?;
     let address = listener.local_addr().unwrap_or(exporter.listen);
-    let source = Mutex::new(Source::here(exporter.vcpus));
-    serve(listener, move || {
-        text(&source.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
-    })?;
+    let mut source = Source::here(exporter.vcpus);
+    serve(listener, move || text(&source.snapshot()))?;
     say(&format!("http://{address}/metrics\n"))?;
     signals.forever().next();
     Ok(())

@@ -10,7 +10,6 @@ use baton_output::say;
 use common::{Host, OPS, stats};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
 use std::time::Instant;
 
 const TIMES: u32 = 20;
@@ -22,12 +21,10 @@ fn main() -> anyhow::Result<()> {
     let vms = (0..300).map(|n| (format!("{n}.{n}.1"), format!("vm-{n}"), vcpus(n)));
     host.answer(stats(&vms.collect::<Vec<_>>()));
     for with_vcpus in [false, true] {
-        let exporter = Mutex::new(Exporter::at(host.root(), with_vcpus));
+        let mut exporter = Exporter::at(host.root(), with_vcpus);
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let address = listener.local_addr()?;
-        serve(listener, move || {
-            exporter.lock().map_or_else(|_| String::new(), |mut e| text(&e.snapshot()))
-        })?;
+        serve(listener, move || text(&exporter.snapshot()))?;
         let (first, _) = scrape(address)?;
         let mut sum = 0.0;
         let mut bytes = 0;

@@ -2,17 +2,14 @@
 //! Whoever can reach the port gets an answer, and no more.
 
 use baton_metrics::{listen, serve};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
-use std::time::Duration;
 
 fn any() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-fn server(produce: impl Fn() -> String + Send + Sync + 'static) -> SocketAddr {
+fn server(produce: impl FnMut() -> String + Send + 'static) -> SocketAddr {
     let listener = listen(any()).unwrap();
     let address = listener.local_addr().unwrap();
     serve(listener, produce).unwrap();
@@ -69,26 +66,56 @@ fn a_head_without_end_is_refused() {
     assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("/metrics"));
 }
 
+/// Each is given 5 s, which are not over when the last request is answered: then its connection
+/// would be.
 #[test]
-fn four_are_answered_at_a_time_and_others_later() {
-    let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let four = Arc::new(Barrier::new(4));
-    let address = server({
-        let (at_once, most, four) = (at_once.clone(), most.clone(), four.clone());
-        move || {
-            most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            four.wait();
-            std::thread::sleep(Duration::from_millis(20));
-            at_once.fetch_sub(1, Ordering::SeqCst);
-            "it\n".to_owned()
-        }
+fn who_says_nothing_and_who_reads_nothing_keeps_nobody_waiting() {
+    let mut answered = 0;
+    let address = server(move || {
+        answered += 1;
+        // More than a socket takes: the rest waits for the client.
+        "x".repeat(if answered <= 4 { 16 << 20 } else { 1 })
     });
-    std::thread::scope(|scope| {
-        let ask = || ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
-        let clients: Vec<_> = (0..12).map(|_| scope.spawn(ask)).collect();
-        assert!(clients.into_iter().all(|client| client.join().unwrap().ends_with("it\n")));
-    });
-    assert_eq!(most.load(Ordering::SeqCst), 4);
+    let request = b"GET /metrics HTTP/1.1\r\n\r\n";
+    let connect = || TcpStream::connect(address).unwrap();
+    let mut silent: Vec<_> = (0..8).map(|_| connect()).collect();
+    silent[7].write_all(&request[..9]).unwrap();
+    let mut deaf: Vec<_> = (0..4).map(|_| connect()).collect();
+    for (n, stream) in deaf.iter_mut().enumerate() {
+        stream.write_all(request).unwrap();
+        // Its answer is on its way.
+        stream.read_exact(&mut [0; 4]).unwrap_or_else(|error| panic!("{n}: {error}"));
+    }
+    assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nx"));
+    for stream in &mut silent {
+        stream.set_nonblocking(true).unwrap();
+        let error = stream.read(&mut [0; 4]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+    // Who goes on in time is answered, and all of it.
+    silent[7].set_nonblocking(false).unwrap();
+    silent[7].write_all(&request[9..]).unwrap();
+    let mut answer = String::new();
+    silent[7].read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("\r\n\r\nx"), "{answer}");
+    answer.clear();
+    deaf[3].read_to_string(&mut answer).unwrap();
+    assert!(answer.len() > 16 << 20);
+}
+
+#[test]
+fn the_oldest_connections_make_room() {
+    let address = server(|| "it\n".to_owned());
+    let mut silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("it\n"));
+    for stream in &mut silent[..84] {
+        assert_eq!(stream.read(&mut [0; 4]).unwrap(), 0);
+    }
+    let last = silent.last_mut().unwrap();
+    last.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("/metrics"), "{answer}");
 }
 
 #[test]

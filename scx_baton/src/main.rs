@@ -43,7 +43,7 @@ use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 use waits::{ASKED_LOOKS, Follow, HALT_LOOKS, IPI_LOOKS, START_LOOKS, Waits};
 
@@ -363,12 +363,10 @@ fn remedy(uei: &UserExitInfo) -> Result<()> {
     }
 }
 
-/// Answers Prometheus, in threads of its own: they ask the statistics server as any client does.
+/// Answers Prometheus, in a thread of its own: it asks the statistics server as any client does.
 fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
-    let exporter = Mutex::new(Exporter::here(vcpus).with_exits(exits.clone()));
-    serve(listener, move || {
-        text(&exporter.lock().unwrap_or_else(PoisonError::into_inner).snapshot())
-    })
+    let mut exporter = Exporter::here(vcpus).with_exits(exits.clone());
+    serve(listener, move || text(&exporter.snapshot()))
 }
 
 /// What an end in good order may take.
