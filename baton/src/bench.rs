@@ -40,6 +40,9 @@ pub struct Bench {
     /// What to measure: names or their beginnings, see 'baton bench list' [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// The NAMEs are whole names: 'barrier' is not 'barrier-pause', too
+    #[arg(long, requires = "names")]
+    exact: bool,
     /// VMs at once; of latencies the first one measures, the others compute
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     vms: u32,
@@ -125,7 +128,7 @@ fn list() -> i32 {
 
 /// Whether the user has interrupted it.
 fn measure(bench: &Bench) -> Result<bool> {
-    let tests = find(&bench.names)
+    let tests = find(&bench.names, bench.exact)
         .map_err(|name| anyhow!("there is no measurement {name}; 'baton bench list' shows all"))?;
     let options = options(bench)?;
     let earlier = bench.against.as_deref().map(earlier).transpose()?;

@@ -172,7 +172,7 @@ fn a_gang_of_eight_stays_whole() {
 /// While no vCPU waits, nobody follows IPIs: a probe would make each half as slow again.
 #[test]
 fn an_ipi_between_vcpus_that_run_costs_nothing() {
-    let figures = measured("ipi-unicast --schedulers eevdf,scx_baton --samples 30");
+    let figures = measured("ipi-unicast --exact --schedulers eevdf,scx_baton --samples 30");
     let [eevdf, baton] = ["eevdf", "scx_baton"].map(|scheduler| {
         let series = &figures[scheduler]["measurements"][0]["series"];
         ["send", "one-way"].map(|series_name| series[series_name]["medians"][0].as_f64().unwrap())

@@ -428,13 +428,15 @@ fn trouble() -> [Test; 2] {
     ]
 }
 
-/// Those with one of these names, or whose name begins with it and a dash; all if there are none.
-/// `trouble-fault` and `trouble-hang`, which are not among them, end as they say.
+/// Those with one of these names, or whose name begins with it and a dash, unless whole names are
+/// given; all if there are no names. `trouble-fault` and `trouble-hang`, which are not among them,
+/// end as they say.
 ///
 /// Errors: the first name that fits nothing.
-pub fn find(names: &[String]) -> Result<Vec<Test>, String> {
+pub fn find(names: &[String], whole: bool) -> Result<Vec<Test>, String> {
     let fits = |test: &Test, name: &str| {
-        test.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        let rest = test.name.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || !whole && rest.starts_with('-'))
     };
     let known: Vec<Test> = all().into_iter().chain(trouble()).collect();
     if let Some(name) = names.iter().find(|name| !known.iter().any(|test| fits(test, name))) {
@@ -454,10 +456,15 @@ mod tests {
     fn names_are_unique_and_found() {
         let mut names: Vec<String> = all().into_iter().map(|test| test.name).collect();
         for name in &names {
-            assert!(find(std::slice::from_ref(name)).unwrap().iter().any(|t| t.name == *name));
+            let found = |whole| find(std::slice::from_ref(name), whole).unwrap();
+            assert!(found(false).iter().any(|test| test.name == *name));
+            let [test] = &found(true)[..] else { panic!("{name}: not one") };
+            assert_eq!(test.name, *name);
         }
-        assert_eq!(find(&["no-such".into()]).unwrap_err(), "no-such");
-        assert!(find(&["ipi".into()]).unwrap().iter().all(|t| t.name.starts_with("ipi-")));
+        assert_eq!(find(&["no-such".into()], false).unwrap_err(), "no-such");
+        assert_eq!(find(&["ipi".into()], true).unwrap_err(), "ipi");
+        let of_ipi = find(&["ipi".into()], false).unwrap();
+        assert!(of_ipi.len() > 5 && of_ipi.iter().all(|test| test.name.starts_with("ipi-")));
         let n = names.len();
         names.sort();
         names.dedup();

@@ -201,11 +201,8 @@ fn random() -> u32 {
 /// Errors: there is no such test, or KVM cannot be used.
 fn bench(synthetic: &Synthetic) -> Result<Bench> {
     let name = &synthetic.test;
-    let mut tests = find(std::slice::from_ref(name))
+    let tests = find(std::slice::from_ref(name), true)
         .map_err(|_| anyhow::anyhow!("there is no measurement {name}: see 'baton bench list'"))?;
-    // A name that is another one's beginning is meant itself.
-    tests.sort_by_key(|test| test.name != *name);
-    tests.truncate(1);
     let options = baton_bench::Options {
         vms: synthetic.vms,
         vcpus: vec![synthetic.vcpus],

@@ -142,7 +142,7 @@ mod tests {
             deadline: Duration::from_secs(60),
         };
         let mut report = Report::new(&options, 1_000_000);
-        let tests = find(&["exit-cpuid".into(), "barrier".into()]).unwrap();
+        let tests = find(&["exit-cpuid".into(), "barrier".into()], false).unwrap();
         let mut cost = Measured::new(&tests[0]);
         for (repetition, ns) in [(0, 1000), (1, 1500)] {
             let mut histogram = histogram();
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_call_ends_when_all_have_acknowledged() {
         let mut report = report();
-        let mut call = Measured::new(&find(&["call".into()]).unwrap()[0]);
+        let mut call = Measured::new(&find(&["call".into()], true).unwrap()[0]);
         let series = [2_000, 10_000].map(|ns| {
             let mut histogram = histogram();
             histogram.record(ns).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     fn nothing_measured_is_no_report() {
         let mut report = report();
         assert!(!report.is_empty());
-        report.measured = vec![Measured::new(&find(&["barrier".into()]).unwrap()[0])];
+        report.measured = vec![Measured::new(&find(&["barrier".into()], true).unwrap()[0])];
         assert!(report.is_empty());
         assert!(!report.table().contains("barrier"));
     }
