@@ -80,7 +80,7 @@ fn turn(
             return true;
         }
         // A client that goes away is no event.
-        matches!(connection.go_on(is_ready, produce), Ok(End::Later))
+        connection.go_on(is_ready, produce).unwrap_or(false)
     });
     if ready.next().unwrap_or_default() {
         match listener.accept() {
@@ -101,12 +101,6 @@ fn turn(
 fn is_for_later(error: &io::Error) -> bool {
     let later = [ErrorKind::WouldBlock, ErrorKind::Interrupted, ErrorKind::ConnectionAborted];
     later.contains(&error.kind())
-}
-
-#[derive(PartialEq)]
-enum End {
-    Later,
-    Now,
 }
 
 struct Connection {
@@ -130,16 +124,16 @@ impl Connection {
         PollFd::new(self.stream.as_fd(), events)
     }
 
-    /// Reads or writes what it can; where nothing can be, its time is over.
-    fn go_on(&mut self, is_ready: bool, produce: &mut impl FnMut() -> String) -> io::Result<End> {
+    /// Reads or writes what it can; where nothing can be, its time is over. Whether something is left.
+    fn go_on(&mut self, is_ready: bool, produce: &mut impl FnMut() -> String) -> io::Result<bool> {
         if self.answer.is_none() {
             let request = if is_ready { self.read()? } else { Some(Err("408 Request Timeout")) };
-            let Some(request) = request else { return Ok(End::Later) };
+            let Some(request) = request else { return Ok(true) };
             let response = request.map_or_else(refuse, |()| respond(&self.head, produce));
             self.answer = Some(bytes(response).into());
             self.until = Instant::now() + PATIENCE;
         } else if !is_ready {
-            return Ok(End::Now);
+            return Ok(false);
         }
         self.write()
     }
@@ -163,16 +157,17 @@ impl Connection {
         }
     }
 
-    fn write(&mut self) -> io::Result<End> {
-        let Some(answer) = &mut self.answer else { return Ok(End::Later) };
+    /// Whether something is left to write.
+    fn write(&mut self) -> io::Result<bool> {
+        let Some(answer) = &mut self.answer else { return Ok(true) };
         while !answer.is_empty() {
             match self.stream.write(answer.as_slices().0) {
                 Ok(n) => drop(answer.drain(..n)),
-                Err(error) if is_for_later(&error) => return Ok(End::Later),
+                Err(error) if is_for_later(&error) => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
-        Ok(End::Now)
+        Ok(false)
     }
 }
 
