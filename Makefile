@@ -40,8 +40,8 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 	sim/tests/*.c sim/benches/*.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
-	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll bench-callbacks \
-	bench-top test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
+	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll \
+	bench-callbacks bench-top test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
 all: build
 
 help:
@@ -105,7 +105,7 @@ neighbours: $(BUILT)
 # follows the real clock, a test at a time, which takes one core; on the exact host, which gives way
 # to it, several, since some wait for what others prepare.
 host-test: $(BUILT)
-	@echo "tests on emulated KVM hosts (ten minutes)"
+	@echo "tests on emulated KVM hosts (a quarter of an hour)"
 	@$(CARGO) test --release --quiet --workspace --test exact -- --test-threads=2 --nocapture
 	@$(MAKE) --no-print-directory -j2 on-qemu on-exact
 
@@ -113,7 +113,8 @@ on-qemu:
 	@$(CARGO) test --release --quiet --workspace --test qemu -- --test-threads=1 --nocapture
 
 on-exact:
-	@nice -n 19 $(CARGO) test --release --quiet --workspace --test host -- --test-threads=6 --nocapture
+	@nice -n 19 $(CARGO) test --release --quiet --workspace --test host -- --test-threads=6 \
+		--nocapture
 
 # An hour of each rig, and one of mixed load on an emulated host: no part of 'make test'. Neighbours
 # are not solved: what breaks a bound is told, and is no error.
