@@ -124,7 +124,7 @@ impl Connection {
         PollFd::new(self.stream.as_fd(), events)
     }
 
-    /// Reads or writes what it can; where nothing can be, its time is over. Whether something is left.
+    /// Reads or writes what it can; where nothing can be, its time is over. Is something left?
     fn go_on(&mut self, is_ready: bool, produce: &mut impl FnMut() -> String) -> io::Result<bool> {
         if self.answer.is_none() {
             let request = if is_ready { self.read()? } else { Some(Err("408 Request Timeout")) };
