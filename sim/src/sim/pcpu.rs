@@ -28,7 +28,16 @@ impl Sim {
         self.queue.push(self.m.now + self.m.tick_ns, Event::Tick(cpu));
         if self.is_vcpu(curr) && self.vcpus[curr as usize].in_guest() {
             // The host's interrupt takes it out and in again.
-            self.vcpus[curr as usize].enters();
+            let at = curr as usize;
+            let v = &self.vcpus[at];
+            let spins = self.segments[at].on && matches!(v.act, Act::Spin(_)) && v.ple_left != EVER;
+            if spins {
+                self.stop(curr);
+            }
+            self.vcpus[at].enters();
+            if spins {
+                self.begin(curr);
+            }
         }
         self.sched.tick(&mut self.m, cpu);
         self.waits_for_locks(cpu);

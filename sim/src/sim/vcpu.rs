@@ -109,9 +109,13 @@ impl Vcpu {
         self.work += work;
     }
 
-    /// What `vcpu_enter_guest()` and the end of `kvm_vcpu_on_spin()` reset.
+    /// What `vcpu_enter_guest()` and the end of `kvm_vcpu_on_spin()` reset. The first PAUSE after
+    /// it begins a new loop (Intel SDM, "PAUSE-loop exiting"), with the window of now.
     pub fn enters(&mut self) {
         self.exited = false;
+        if self.ple_left != EVER {
+            self.ple_left = self.window;
+        }
         (self.in_spin_loop, self.dy_eligible) = (false, false);
         self.ipi_flag = false;
     }

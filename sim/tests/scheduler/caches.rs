@@ -98,7 +98,7 @@ fn a_vm_as_large_as_the_host_stays_where_it_is() {
              [[vm]]\nvcpus = {vcpus}\nworkload = \"ebizzy\"\n"
         ));
         let moves: f64 = outcome.vms[0].moves_per_s.iter().sum();
-        assert!(moves < 200.0, "{machine}: {moves:.0} moves a second");
+        assert!(moves < 2000.0, "{machine}: {moves:.0} moves a second");
     }
 }
 
