@@ -48,39 +48,64 @@ impl Fair {
         waiting + usize::from(rq.curr != NONE)
     }
 
-    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain, if that has
-    /// two more than this one.
+    /// `task_h_load()`: the part of a pCPU's load that is a task's.
+    fn load_of(&self, task: u32, cpu: u32) -> f64 {
+        let weight = |entity: u32| self.entities.get(entity).weight as f64;
+        let mut load = 1.0;
+        for (entity, at) in self.path(task, cpu) {
+            let top = at < self.cpus;
+            let all: f64 = self.timelines[at].all().map(weight).sum();
+            load *= if top { weight(entity) } else { weight(entity) / all };
+        }
+        load
+    }
+
+    /// What runs and waits on a pCPU weighs so much.
+    fn weight_on(&self, cpu: u32) -> f64 {
+        self.timelines[cpu as usize].all().map(|e| self.entities.get(e).weight as f64).sum()
+    }
+
+    /// `load_balance()`: moves one waiting task from the fullest runqueue of a domain. Measured on
+    /// the exact host: a pCPU that runs one task takes what levels the loads, others what levels
+    /// the number of tasks (docs/sim.md).
     pub fn pull(&mut self, m: &mut Machine, cpu: u32, domain: usize) -> bool {
         let n = m.cpus.len() as u32;
         let own = self.load(cpu);
-        let mut best: Option<(usize, u32, u32)> = None;
+        let weighs = if own == 1 { self.weight_on(cpu) } else { 0.0 };
+        let mut best: Option<(f64, u32, u32)> = None;
         for other in (1..n).map(|step| (cpu + step) % n) {
             if self.rqs[other as usize].waiting.is_empty() || m.distance(cpu, other) > domain {
                 continue;
             }
             let there = self.load(other);
-            if there < own + 2 {
+            if there < 2 || (own != 1 && there < own + 2) {
                 continue;
             }
-            let waiting = &self.rqs[other as usize].waiting;
-            let may = |task: &&u32| m.may_run(**task, cpu) && !self.is_throttled(**task);
-            if let Some(task) = waiting.iter().find(may)
-                && best.is_none_or(|(load, ..)| there > load)
-            {
-                best = Some((there, other, *task));
+            let load = if own == 1 { self.weight_on(other) } else { there as f64 };
+            if best.is_some_and(|(most, ..)| load <= most) {
+                continue;
+            }
+            let levels = |task: u32| self.load_of(task, other) * 2.0 <= load - weighs + 1.0;
+            let may = |task: &&u32| {
+                m.may_run(**task, cpu) && !self.is_throttled(**task) && (own != 1 || levels(**task))
+            };
+            if let Some(task) = self.rqs[other as usize].waiting.iter().find(may) {
+                best = Some((load, other, *task));
             }
         }
         let Some((_, from, task)) = best else { return false };
         m.lock(Lock::Runqueue(from), cpu);
-        self.update_curr(m.now, from);
+        if self.update_curr(m.now, from) {
+            m.resched(from);
+        }
         if self.kind == Kind::Cfs {
             // As place_entity() reads it: behind, where `lag` is more than 0.
             let at = self.timeline(self.tasks[task as usize].cgroup, from);
             let ahead = self.e(task).vruntime - self.timelines[at].min_vruntime;
-            self.dequeue(m.now, from, task);
+            self.dequeue(m.now, from, task, false);
             self.entities.get_mut(task).lag = -ahead;
         } else {
-            self.dequeue(m.now, from, task);
+            self.dequeue(m.now, from, task, false);
         }
         m.tasks[task as usize].cpu = cpu;
         self.enqueue(m.now, cpu, task, false);
@@ -120,7 +145,7 @@ impl Fair {
     pub fn move_away(&mut self, m: &mut Machine, task: u32) {
         let from = self.tasks[task as usize].queued_on;
         self.update_curr(m.now, from);
-        self.dequeue(m.now, from, task);
+        self.dequeue(m.now, from, task, false);
         let to = self.select(m, task);
         m.tasks[task as usize].cpu = to;
         self.update_curr(m.now, to);

@@ -15,8 +15,14 @@ impl Fair {
     /// `for_each_sched_entity()`: a task and the cgroups above it on a pCPU, each with its
     /// timeline.
     pub fn path(&self, task: u32, cpu: u32) -> Vec<(u32, usize)> {
-        let mut above = self.tasks[task as usize].cgroup;
-        let mut path = vec![(task, self.timeline(above, cpu))];
+        let cgroup = self.tasks[task as usize].cgroup;
+        let mut path = vec![(task, self.timeline(cgroup, cpu))];
+        path.extend(cgroup.into_iter().flat_map(|cgroup| self.path_of_cgroup(cgroup, cpu)));
+        path
+    }
+
+    fn path_of_cgroup(&self, cgroup: usize, cpu: u32) -> Vec<(u32, usize)> {
+        let (mut above, mut path) = (Some(cgroup), Vec::new());
         while let Some(cgroup) = above {
             above = self.cgroups[cgroup].parent;
             let place = cgroup * self.cpus + cpu as usize;
@@ -39,11 +45,13 @@ impl Fair {
         if there.all().any(|other| other == entity) {
             there.reweight(&mut self.entities, self.kind, entity, weight);
         } else {
-            self.entities.get_mut(entity).weight = weight;
+            let se = self.entities.get_mut(entity);
+            se.lag = (i128::from(se.lag) * i128::from(se.weight) / i128::from(weight)) as i64;
+            se.weight = weight;
         }
     }
 
-    /// `update_curr()` on all levels; whether a deadline has passed for which somebody waits.
+    /// `update_curr()` on all levels; whether somebody who waits may go before what runs.
     pub fn update_curr(&mut self, now: Ns, cpu: u32) -> bool {
         let curr = self.rqs[cpu as usize].curr;
         if curr == NONE {
@@ -51,7 +59,8 @@ impl Fair {
         }
         let mut resched = false;
         let ran = now - self.e(curr).at;
-        for (entity, at) in self.path(curr, cpu) {
+        let path = self.path(curr, cpu);
+        for (level, &(entity, at)) in path.iter().enumerate() {
             if let Some(place) = as_cgroup(entity) {
                 resched |= self.charge(place / self.cpus, ran, now);
             }
@@ -59,9 +68,23 @@ impl Fair {
             let passed = se.account(self.kind, self.factor, now);
             let timeline = &mut self.timelines[at];
             timeline.update_min(&self.entities);
-            resched |= passed && !timeline.queue.is_empty();
+            let ahead = self.kind == Kind::Eevdf && timeline.is_ahead(&self.entities, entity);
+            if (passed || ahead) && !timeline.queue.is_empty() {
+                resched = true;
+                self.clear_buddies(&path[level..]);
+            }
         }
         resched
+    }
+
+    /// `clear_buddies()`: of an entity and of those above it, up to where it is none.
+    pub fn clear_buddies(&mut self, path: &[(u32, usize)]) {
+        let _ = path.iter().all(|(entity, at)| self.timelines[*at].forget_buddy(*entity));
+    }
+
+    /// `set_next_buddy()`.
+    pub fn set_next(&mut self, path: &[(u32, usize)]) {
+        path.iter().for_each(|(entity, at)| self.timelines[*at].next = *entity);
     }
 
     /// What ran is charged to a cgroup above it, if that has a `cpu.max`; whether it must stop.
@@ -90,7 +113,11 @@ impl Fair {
         self.waits(task, cpu);
         let mut comes = true;
         for (entity, at) in self.path(task, cpu) {
-            if comes {
+            if comes && self.entities.get(entity).delayed {
+                self.timelines[at].requeue(&mut self.entities, self.factor, entity);
+                self.reweight(entity, at, now);
+                comes = false;
+            } else if comes {
                 let here = &self.timelines[at];
                 let first = here.is_empty();
                 here.place(&mut self.entities, self.kind, self.factor, entity, wakeup);
@@ -117,22 +144,60 @@ impl Fair {
         self.tasks[task as usize].queued_on = NONE;
     }
 
-    /// `dequeue_task_fair()`, of one that waits or runs: cgroups that have nobody left leave too.
-    pub fn dequeue(&mut self, now: Ns, cpu: u32, task: u32) {
+    /// `dequeue_task_fair()`, of one that waits or runs.
+    pub fn dequeue(&mut self, now: Ns, cpu: u32, task: u32, sleeps: bool) {
         self.waits_no_more(task, cpu);
+        let path = self.path(task, cpu);
+        if !self.leaves(&path, now, sleeps) {
+            self.tasks[task as usize].delayed_on = cpu;
+        }
+    }
+
+    /// An entity that sleeps, and was left in its queue since it was ahead, leaves that.
+    pub fn finishes(&mut self, now: Ns, cpu: u32, entity: u32) {
+        let path = match as_cgroup(entity) {
+            None => {
+                self.tasks[entity as usize].delayed_on = NONE;
+                self.path(entity, cpu)
+            }
+            Some(place) => self.path_of_cgroup(place / self.cpus, cpu),
+        };
+        self.leaves(&path, now, true);
+    }
+
+    /// `dequeue_entities()`: cgroups that have nobody left leave too. Who `sleeps` and is ahead
+    /// stays for now (DELAY_DEQUEUE), unless it has stayed until now. Whether the first one left.
+    fn leaves(&mut self, path: &[(u32, usize)], now: Ns, sleeps: bool) -> bool {
         let mut leaves = true;
-        for (entity, at) in self.path(task, cpu) {
+        let mut gone = false;
+        for (level, &(entity, at)) in path.iter().enumerate() {
             self.reweight(entity, at, now);
-            if leaves {
-                self.timelines[at].leave(&mut self.entities, entity);
-                leaves = self.timelines[at].is_empty();
+            if !leaves {
+                continue;
+            }
+            let timeline = &mut self.timelines[at];
+            let asleep = sleeps || level > 0;
+            let stays = self.kind == Kind::Eevdf && !self.entities.get(entity).delayed;
+            if asleep && stays && !timeline.is_eligible(&self.entities, entity) {
+                timeline.delay(&mut self.entities, entity);
+                leaves = false;
+                continue;
+            }
+            timeline.leave(&mut self.entities, entity, self.most_lag, asleep);
+            gone |= level == 0;
+            leaves = timeline.is_empty();
+            // A sibling is to run in its stead.
+            if sleeps && !leaves {
+                self.set_next(&path[level + 1..]);
             }
         }
+        gone
     }
 
     /// May an entity run there: itself, or anybody in the cgroup?
     pub fn may(&self, m: &Machine, entity: u32, cpu: u32) -> bool {
         match as_cgroup(entity) {
+            _ if self.entities.get(entity).delayed => true,
             None => m.may_run(entity, cpu),
             Some(place) if self.cgroup_is_throttled(place / self.cpus) => false,
             Some(place) => {
@@ -152,15 +217,20 @@ impl Fair {
         let may = |entity| self.may(m, entity, cpu);
         match self.kind {
             Kind::Cfs => timeline.pick_cfs(&self.entities, self.factor, may),
-            Kind::Eevdf => timeline.pick_eevdf(&self.entities, self.factor, m.now, may),
+            Kind::Eevdf => timeline.pick_next_eevdf(&self.entities, may),
         }
     }
 
-    /// `pick_task_fair()`: from the root down.
-    pub fn pick_task(&self, m: &Machine, cpu: u32) -> Option<u32> {
+    /// `pick_task_fair()`: from the root down, and again where it finds one that sleeps.
+    pub fn pick_task(&mut self, m: &Machine, cpu: u32) -> Option<u32> {
         let mut at = cpu as usize;
         loop {
             let entity = self.pick_entity(m, cpu, at)?;
+            if self.entities.get(entity).delayed {
+                self.finishes(m.now, cpu, entity);
+                at = cpu as usize;
+                continue;
+            }
             match as_cgroup(entity) {
                 None => return Some(entity),
                 Some(place) => at = self.cpus + place,
@@ -187,7 +257,7 @@ impl Fair {
                 self.waits(prev, cpu);
             }
         }
-        for &(entity, at) in &new {
+        for (level, &(entity, at)) in new.iter().enumerate() {
             let timeline = &mut self.timelines[at];
             if timeline.curr == entity {
                 continue;
@@ -195,7 +265,8 @@ impl Fair {
             timeline.queue.retain(|other| *other != entity);
             timeline.curr = entity;
             let se = self.entities.get_mut(entity);
-            (se.at, se.turn) = (now, now);
+            (se.at, se.turn, se.protected) = (now, now, se.deadline);
+            self.clear_buddies(&new[level..]);
         }
         if to != NONE {
             self.waits_no_more(to, cpu);

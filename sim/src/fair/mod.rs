@@ -15,7 +15,7 @@ use crate::scx::counters::FAIR_COUNTERS;
 use bandwidth::Bandwidth;
 use shares::Shares;
 pub use timeline::Kind;
-use timeline::{Entities, Entity, NR_LATENCY, Timeline, WEIGHT};
+use timeline::{BASE_SLICE_NS, Entities, Entity, NR_LATENCY, Timeline, WEIGHT};
 
 /// Scheduling domains, as [`Machine::distance`] has them: a last-level cache, a node, all.
 const DOMAINS: [usize; 3] = [1, 2, 3];
@@ -42,7 +42,11 @@ struct Place {
     cgroup: Option<usize>,
     /// The runqueue where it waits, or [`NONE`].
     queued_on: u32,
+    /// The one where it sleeps and is still queued (DELAY_DEQUEUE), or [`NONE`].
+    delayed_on: u32,
 }
+
+const NOWHERE: Place = Place { vm: NONE, cgroup: None, queued_on: NONE, delayed_on: NONE };
 
 pub struct Fair {
     kind: Kind,
@@ -55,6 +59,8 @@ pub struct Fair {
     tasks: Vec<Place>,
     rqs: Vec<Runqueue>,
     factor: u64,
+    /// What EEVDF lets an entity of average weight be owed, or owe.
+    most_lag: Ns,
     /// Tasks that wait on all runqueues.
     waiting: usize,
     /// Whether any cgroup has had a `cpu.max`.
@@ -86,6 +92,7 @@ impl Fair {
             .collect();
         let entity = |group: &Group| Entity { weight: scaled(group.weight), ..Entity::default() };
         let on_cpus = groups.iter().flat_map(|group| std::iter::repeat_n(entity(group), cpus));
+        let factor = 1 + u64::from((cpus.min(8) as u32).ilog2());
         Fair {
             kind,
             debooster,
@@ -95,7 +102,8 @@ impl Fair {
             cgroups,
             tasks: Vec::new(),
             rqs: vec![Runqueue { waiting: Vec::new(), curr: NONE, ticks: 0 }; cpus],
-            factor: 1 + u64::from((cpus.min(8) as u32).ilog2()),
+            factor,
+            most_lag: m.tick_ns.max(2 * BASE_SLICE_NS * factor),
             waiting: 0,
             quotas: groups.iter().any(|group| group.quota.is_some()),
             domains,
@@ -116,10 +124,10 @@ impl Scheduler for Fair {
         let t = m.task(task);
         let cgroup = t.group.map(|cgroup| cgroup as usize);
         if self.tasks.len() <= at {
-            self.tasks.resize(at + 1, Place { vm: NONE, cgroup: None, queued_on: NONE });
+            self.tasks.resize(at + 1, NOWHERE);
             self.entities.tasks.resize(at + 1, Entity::default());
         }
-        self.tasks[at] = Place { vm: t.vm, cgroup, queued_on: NONE };
+        self.tasks[at] = Place { vm: t.vm, cgroup, ..NOWHERE };
         self.entities.tasks[at] = Entity {
             weight: i64::from(t.weight) * WEIGHT / 100,
             vruntime: self.timelines[self.timeline(cgroup, t.cpu)].min_vruntime,
@@ -134,19 +142,30 @@ impl Scheduler for Fair {
     }
 
     fn remove(&mut self, m: &mut Machine, task: u32) {
-        let cpu = self.tasks[task as usize].queued_on;
-        if cpu != NONE {
-            self.dequeue(m.now, cpu, task);
+        let Place { queued_on, delayed_on, .. } = self.tasks[task as usize];
+        if queued_on != NONE {
+            self.dequeue(m.now, queued_on, task, false);
+        } else if delayed_on != NONE {
+            self.finishes(m.now, delayed_on, task);
         }
     }
 
     fn wake(&mut self, m: &mut Machine, task: u32, _waker: u32) {
-        let cpu = self.select(m, task);
+        let mut cpu = self.tasks[task as usize].delayed_on;
+        if cpu != NONE && !m.may_run(task, cpu) {
+            self.finishes(m.now, cpu, task);
+            cpu = NONE;
+        }
+        // ttwu_runnable(): who is still queued stays there.
+        if cpu == NONE {
+            cpu = self.select(m, task);
+        }
         m.tasks[task as usize].cpu = cpu;
-        self.update_curr(m.now, cpu);
+        self.tasks[task as usize].delayed_on = NONE;
+        let resched = self.update_curr(m.now, cpu);
         self.enqueue(m.now, cpu, task, true);
         let curr = self.rqs[cpu as usize].curr;
-        if curr == NONE {
+        if curr == NONE || resched {
             return m.resched(cpu);
         }
         // check_preempt_wakeup()
@@ -159,7 +178,10 @@ impl Scheduler for Fair {
                 let vruntime = self.e(running).vruntime;
                 Timeline::preempts(vruntime, self.e(woken), self.factor) == 1
             }
-            Kind::Eevdf => self.pick_entity(m, cpu, at) == Some(woken),
+            Kind::Eevdf => {
+                let may = |entity| self.may(m, entity, cpu);
+                self.timelines[at].pick_eevdf(&self.entities, may) == Some(woken)
+            }
         };
         if preempt {
             if self.kind == Kind::Cfs && self.timelines[at].queue.len() >= NR_LATENCY {
@@ -172,7 +194,8 @@ impl Scheduler for Fair {
     fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32> {
         self.update_curr(m.now, cpu);
         if let Some((task, false)) = prev {
-            self.dequeue(m.now, cpu, task);
+            let sleeps = m.task(task).state != State::Runnable;
+            self.dequeue(m.now, cpu, task, sleeps);
             self.rqs[cpu as usize].curr = NONE;
         }
         if self.load(cpu) == 0 {
@@ -182,7 +205,6 @@ impl Scheduler for Fair {
         let picked = pick.unwrap_or(NONE);
         for (entity, at) in pick.map(|task| self.path(task, cpu)).unwrap_or_default() {
             self.obeyed += u64::from(self.timelines[at].next == entity && entity == picked);
-            self.timelines[at].clear_buddies(entity);
         }
         self.switch(m.now, cpu, prev.map_or(NONE, |(task, _)| task), picked);
         pick
@@ -215,10 +237,7 @@ impl Scheduler for Fair {
             }),
         };
         if resched {
-            for (_, at) in path {
-                let timeline = &mut self.timelines[at];
-                (timeline.next, timeline.last) = (NONE, NONE);
-            }
+            self.clear_buddies(&path);
             m.resched(cpu);
         }
     }
@@ -230,9 +249,8 @@ impl Scheduler for Fair {
         if there == NONE || m.task(to).state != State::Runnable {
             return false;
         }
-        for (entity, at) in self.path(to, there) {
-            self.timelines[at].next = entity;
-        }
+        let path = self.path(to, there);
+        self.set_next(&path);
         self.give_way(m, cpu, from);
         // Ishiguro 2021: the spinner's vruntime is raised until the one it waits for can be picked.
         let (spinner, target) = (self.tasks[from as usize], self.tasks[to as usize]);
@@ -256,9 +274,7 @@ impl Scheduler for Fair {
             // set_skip_buddy()
             Kind::Cfs => path.iter().for_each(|(entity, at)| self.timelines[*at].skip = *entity),
             Kind::Eevdf => {
-                let (_, at) = path[0];
-                let timeline = &mut self.timelines[at];
-                timeline.skip = task;
+                let timeline = &self.timelines[path[0].1];
                 let alone = self.rqs[cpu as usize].waiting.is_empty();
                 if !alone && timeline.is_eligible(&self.entities, task) {
                     self.entities.get_mut(task).forfeit(self.factor);

@@ -17,7 +17,7 @@ pub const SCHED_LATENCY_NS: Ns = 6_000_000;
 const MIN_GRANULARITY_NS: Ns = 750_000;
 pub const NR_LATENCY: usize = 8;
 const WAKEUP_GRANULARITY_NS: Ns = 1_000_000;
-const BASE_SLICE_NS: Ns = 700_000;
+pub const BASE_SLICE_NS: Ns = 700_000;
 
 /// What an entity of `cpu.weight` 100 weighs: as in the kernel, with room below for the part of a
 /// cgroup that is on one pCPU (`scale_load()`).
@@ -29,6 +29,13 @@ pub struct Entity {
     pub deadline: i64,
     /// EEVDF: what it was owed when it left.
     pub lag: i64,
+    /// EEVDF: until when it wants its slice, after where it is placed next (PLACE_REL_DEADLINE).
+    pub relative: Option<i64>,
+    /// EEVDF: its deadline as it was put on the pCPU. While it has that one, nobody preempts it
+    /// (RUN_TO_PARITY).
+    pub protected: i64,
+    /// EEVDF: it sleeps, but was ahead: it stays in the queue until it is picked (DELAY_DEQUEUE).
+    pub delayed: bool,
     pub weight: i64,
     /// It has been made, and has not been placed yet.
     pub new: bool,
@@ -170,28 +177,61 @@ impl Timeline {
                 se.vruntime = if wakeup { slept } else { min - se.lag };
             }
             Kind::Eevdf => {
-                let slice = se.slice(factor);
-                se.vruntime = average - se.lag.clamp(-2 * slice, 2 * slice);
+                // It moves the average that its lag is counted from.
+                let lag = i128::from(se.lag) * i128::from(weights + se.weight);
+                se.vruntime = average - lag.checked_div(weights.into()).unwrap_or(0) as i64;
                 // PLACE_DEADLINE_INITIAL
-                se.deadline = se.vruntime + if new { slice / 2 } else { slice };
+                let slice = if new { se.slice(factor) / 2 } else { se.slice(factor) };
+                se.deadline = se.vruntime + se.relative.take().unwrap_or(slice);
             }
         }
     }
 
-    /// It leaves, running or not: `update_entity_lag()`.
-    pub fn leave(&mut self, e: &mut Entities, entity: u32) {
+    /// It leaves, running or not: `dequeue_entity()`. It keeps at most `most_lag` of what it is
+    /// owed or owes (`entity_lag()`), and, if it does not sleep, its deadline.
+    pub fn leave(&mut self, e: &mut Entities, entity: u32, most_lag: Ns, sleeps: bool) {
         let average = self.average(e);
         let se = e.get_mut(entity);
-        se.lag = average - se.vruntime;
-        if self.curr == entity {
+        let most = most_lag as i64 * WEIGHT / se.weight;
+        se.lag = (average - se.vruntime).clamp(-most, most);
+        // DELAY_ZERO
+        if std::mem::take(&mut se.delayed) {
+            se.lag = se.lag.min(0);
+        }
+        se.relative = (!sleeps).then_some(se.deadline - se.vruntime);
+        self.takes_off(entity);
+        self.queue.retain(|other| *other != entity);
+        self.forget_buddy(entity);
+    }
+
+    /// It sleeps, but is ahead: it stays in the queue, and burns that off.
+    pub fn delay(&mut self, e: &mut Entities, entity: u32) {
+        e.get_mut(entity).delayed = true;
+        if self.takes_off(entity) {
+            self.queue.push(entity);
+        }
+        self.forget_buddy(entity);
+    }
+
+    /// `requeue_delayed_entity()`: it wakes, and is owed nothing for its sleep.
+    pub fn requeue(&mut self, e: &mut Entities, factor: u64, entity: u32) {
+        e.get_mut(entity).delayed = false;
+        if e.get(entity).vruntime < self.average(e) {
+            self.queue.retain(|other| *other != entity);
+            let se = e.get_mut(entity);
+            (se.lag, se.relative) = (0, None);
+            self.place(e, Kind::Eevdf, factor, entity, true);
+            self.queue.push(entity);
+        }
+    }
+
+    /// Whether it ran.
+    fn takes_off(&mut self, entity: u32) -> bool {
+        let ran = self.curr == entity;
+        if ran {
             self.curr = NONE;
         }
-        self.queue.retain(|other| *other != entity);
-        for buddy in [&mut self.next, &mut self.last, &mut self.skip] {
-            if *buddy == entity {
-                *buddy = NONE;
-            }
-        }
+        ran
     }
 
     /// `reweight_entity()`: it is owed as much time as before.
@@ -206,6 +246,13 @@ impl Timeline {
             se.deadline = se.vruntime + left;
         }
         se.weight = weight;
+    }
+
+    /// Does EEVDF look for somebody else, as what runs has had its slice and is ahead
+    /// (`did_preempt_short()`)?
+    pub fn is_ahead(&self, e: &Entities, entity: u32) -> bool {
+        let se = e.get(entity);
+        se.protected != se.deadline && !self.is_eligible(e, entity)
     }
 
     /// `wakeup_preempt_entity()`: may `se` go before one at `curr`? Greater than 0: it should.
@@ -240,28 +287,20 @@ impl Timeline {
         Some(pick)
     }
 
+    /// `pick_next_entity()` of EEVDF: one that was asked for, if it is owed time (PICK_BUDDY).
+    pub fn pick_next_eevdf(&self, e: &Entities, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let next = Some(self.next).filter(|next| *next != NONE && may(*next));
+        next.filter(|next| self.is_eligible(e, *next)).or_else(|| self.pick_eevdf(e, may))
+    }
+
     /// `pick_eevdf()`: of those that may run and are owed time, the one with the earliest deadline.
-    pub fn pick_eevdf(
-        &self,
-        e: &Entities,
-        factor: u64,
-        now: Ns,
-        may: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    pub fn pick_eevdf(&self, e: &Entities, may: impl Fn(u32) -> bool) -> Option<u32> {
         let average = self.average(e);
         let eligible = |entity: &u32| e.get(*entity).vruntime <= average;
-        // PICK_BUDDY
-        if self.next != NONE && self.queue.contains(&self.next) && eligible(&self.next) {
-            return Some(self.next);
-        }
-        // RUN_TO_PARITY: a base slice is protected.
-        let curr = self.curr;
-        if curr != NONE
-            && may(curr)
-            && eligible(&curr)
-            && now - e.get(curr).turn < BASE_SLICE_NS * factor
-            && self.skip != curr
-        {
+        // RUN_TO_PARITY: its slice is protected.
+        let protected = |curr: &u32| e.get(*curr).protected == e.get(*curr).deadline;
+        let curr = Some(self.curr).filter(|curr| *curr != NONE && may(*curr));
+        if let Some(curr) = curr.filter(eligible).filter(protected) {
             return Some(curr);
         }
         let all = || self.all().filter(|entity| may(*entity));
@@ -293,12 +332,17 @@ impl Timeline {
                 && least.is_some_and(|least| se.vruntime - least > ideal))
     }
 
-    /// `clear_buddies()`: next is for one pick; skip and last likewise if they were chosen.
-    pub fn clear_buddies(&mut self, picked: u32) {
-        self.next = NONE;
-        self.skip = NONE;
-        if self.last == picked {
-            self.last = NONE;
+    fn buddies(&mut self) -> [&mut u32; 3] {
+        [&mut self.next, &mut self.last, &mut self.skip]
+    }
+
+    /// `clear_buddies()`: whether it was one.
+    pub fn forget_buddy(&mut self, entity: u32) -> bool {
+        let mut was = false;
+        for buddy in self.buddies().into_iter().filter(|buddy| **buddy == entity) {
+            *buddy = NONE;
+            was = true;
         }
+        was
     }
 }

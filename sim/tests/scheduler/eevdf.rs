@@ -34,6 +34,30 @@ fn eevdf_gives_cgroups_what_the_kernel_gives_them() {
     }
 }
 
+/// Threads that run and sleep for so many us, each in a cgroup of its own, all bound to one pCPU:
+/// rounds a second, and what the exact host's kernel made of them (docs/sim.md).
+#[test]
+fn eevdf_serves_sleepers_as_the_kernel_does() {
+    for (threads, kernel) in [
+        (&[(13, 27), (1000, 0)][..], &[15_038.0, 700.0][..]),
+        (&[(5, 50), (1000, 0)], &[13_363.0, 831.0]),
+        (&[(29, 58), (34, 72), (67, 500), (1000, 0)], &[6_830.0, 4_858.0, 1_178.0, 460.0]),
+        (&[(110, 438), (1000, 0), (1000, 0)], &[1_266.0, 425.0, 425.0]),
+        (&[(1000, 5000), (1000, 0)], &[166.0, 830.0]),
+    ] {
+        let thread = |(run, sleep): &(u32, u32)| {
+            format!("[[thread]]\nown-cgroup = true\ncpu = 0\nrun-us = {run}\nsleep-us = {sleep}\n")
+        };
+        let head = "machine = \"exact\"\npcpus = 2\nscheduler = \"eevdf\"\nseconds = 0.6\n";
+        let rest: String = threads.iter().map(thread).collect();
+        let simulated = run(&format!("{head}warmup = 0.5\n{rest}")).threads;
+        for (simulated, kernel) in simulated.iter().zip(kernel) {
+            let ratio = simulated / kernel;
+            assert!((0.75..1.33).contains(&ratio), "{threads:?}: {simulated}, not {kernel}");
+        }
+    }
+}
+
 /// Without a cgroup of its own, each vCPU is worth as much as a thread of the host.
 #[test]
 fn vcpus_without_a_cgroup_are_threads_among_others() {
