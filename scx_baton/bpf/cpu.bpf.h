@@ -57,6 +57,7 @@ struct cpu_ctx {
 		      alone */
 	u32 host_weight; /* of the host task that runs, or ran last */
 	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
+	u64 back_at; /* ns; when who was given the pCPU for an IPI gives it back; 0: nobody was */
 } __attribute__((aligned(64)));
 
 static struct cpu_ctx cpus[MAX_CPUS];
@@ -145,6 +146,13 @@ static void ends_in(s32 cpu, u64 now, u64 ns)
 {
 	cpu_ctx(cpu)->ends_at = now + ns;
 	look_soon(cpu, ns);
+}
+
+/* Who has been given @cpu is to take an IPI there, and gives it back then. */
+static void gives_back(s32 cpu, u64 now)
+{
+	cpu_ctx(cpu)->back_at = now + BOOST_IPI_NS;
+	look_soon(cpu, BOOST_IPI_NS);
 }
 
 /* A vCPU of @vm runs on @cpu from @now on, for @slice: if that is one of the short ones, a timer
@@ -239,6 +247,16 @@ static void resumes_later(struct cpu_ctx *c, s32 pid, u32 slot)
 	c->resume_vm = slot;
 }
 
+/* Is the time @at, if there is one, over? Else @in is not later than that, in ns. */
+static bool is_over(u64 at, u64 now, u64 *in)
+{
+	if (!at || !vtime_before(now, at))
+		return at;
+	if (at - now < *in)
+		*in = at - now;
+	return false;
+}
+
 /*
  * The boost of a vCPU that was to take an interrupt is over, or the slice of one for which its
  * siblings wait, or a vCPU polls while others wait, not a thread of the kernel that has preempted
@@ -247,15 +265,16 @@ static void resumes_later(struct cpu_ctx *c, s32 pid, u32 slot)
 static int look(void *map, int *key, struct look_timer *at)
 {
 	struct cpu_ctx *c = cpu_ctx(at->cpu);
-	u64 now = scx_bpf_now(), ends_at = c->ends_at;
-	bool over = ends_at && !vtime_before(now, ends_at);
+	u64 now = scx_bpf_now(), ends_in = ~0ULL;
+	bool ends = is_over(c->ends_at, now, &ends_in);
+	bool over = is_over(c->back_at, now, &ends_in) || ends;
 
-	if (c->rescued || (c->runs == RUNS_VCPU && (c->resume_pid || over || polls(at->cpu))))
+	if (c->rescued || (c->runs == RUNS_VCPU && (over || polls(at->cpu))))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_PREEMPT);
 	else if (c->idle_look && count(COUNT_WAITING))
 		scx_bpf_kick_cpu(at->cpu, SCX_KICK_IDLE);
-	if (ends_at && !over)
-		look_soon(at->cpu, ends_at - now);
+	if (ends_in != ~0ULL)
+		look_soon(at->cpu, ends_in);
 	return 0;
 }
 

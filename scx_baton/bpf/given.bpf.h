@@ -25,6 +25,7 @@ static bool dispatch_visitor(u32 host_vm, s32 cpu, u64 now)
 	if (!vm || !vm_behind(vm, vnow) || !vtime_before(vm->vtime, host->vtime) ||
 	    !dispatch_vcpu(best, cpu, true, now))
 		return false;
+	cpu_ctx(cpu)->back_at = 0;
 	stat_add(STAT_VISITS, 1);
 	return true;
 }
@@ -61,7 +62,7 @@ static bool dispatch_given(s32 cpu, bool asked, u64 now)
 	if (!started)
 		c->resume_pid = 0;
 	else if (c->resume_pid)
-		look_soon(cpu, BOOST_IPI_NS);
+		gives_back(cpu, now);
 	return started;
 }
 

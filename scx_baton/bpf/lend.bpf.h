@@ -61,7 +61,7 @@ verified_once int give(u32 slot, u64 owing, s32 cpu, u32 why)
 	preempt(cpu);
 	/* A timer ends it, also where no vCPU goes on afterwards: a tick may be 4 ms later. */
 	if (c->resume_pid)
-		look_soon(cpu, BOOST_IPI_NS);
+		gives_back(cpu, scx_bpf_now());
 	else
 		ends_in(cpu, scx_bpf_now(), BOOST_IPI_NS);
 	return 0;

@@ -86,6 +86,8 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	goes_on = c->resuming == p->pid;
 	picked = !goes_on && !t->boosted;
 	c->resuming = 0;
+	if (!t->boosted)
+		c->back_at = 0;
 	vm = vm_of(t);
 	if (picked) {
 		/* A sibling in the same turn is no newcomer, however short the slices are. */

@@ -209,9 +209,10 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct t
 	t->boosted = BOOST_VISIT;
 	c->brief = BRIEF_VISIT;
 	c->kicked = 1;
+	c->back_at = 0;
 	if (part) {
 		spend_part(vm, cpu, now);
-		look_soon(cpu, BOOST_IPI_NS);
+		gives_back(cpu, now);
 	}
 	/* It is waited for: whoever leaves is charged. */
 	join_queue(p, t, vm, now);
