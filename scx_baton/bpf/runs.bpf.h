@@ -65,10 +65,12 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 	u64 now = t->run_at, since;
+	/* The thread may have taken another one in hand meanwhile. */
+	u32 id = runs_on(cpu)->vcpu;
 
 	if (vm) {
-		settle(t->run_vm, t->vcpu_id, cpu, false, now);
-		poll_ends(vm, t->vcpu_id);
+		settle(t->run_vm, id, cpu, false, now);
+		poll_ends(vm, id);
 		/* Read before the next one that begins can change it. */
 		since = vm->busy_since;
 		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))

@@ -37,6 +37,7 @@ static void step(void);
 #include <scx/common.bpf.h>
 #include "account.bpf.h"
 #include "kvm.bpf.c"
+#include "runs.bpf.h"
 
 enum { SLOT = 1024, CPU = 0 };
 
@@ -219,6 +220,25 @@ static int check_claim(void)
 	return 0;
 }
 
+/* A thread takes a vCPU of another VM in hand while it runs: the one that it ran stops. */
+static int check_moves(void)
+{
+	struct task_ctx t = {.vm = 1, .run_vm = 1, .vcpu_id = 3};
+	struct vm_ctx *vm = vm_slot(1);
+
+	settle(1, 3, CPU, true, 0);
+	poll_begins(vm, 3);
+	t.vm = 2;
+	t.vcpu_id = 0;
+	runs_no_more(&t, CPU);
+	if (vm->on_cpu[0] || vm->polling[0] || count(COUNT_POLLING)) {
+		printf("a thread left its VM: vCPUs %llx run, %llx poll\n", vm->on_cpu[0],
+		       vm->polling[0]);
+		return 1;
+	}
+	return 0;
+}
+
 static struct task_struct *current_task(void *sim, s32 cpu)
 {
 	static struct task_struct vmm = {.tgid = 1};
@@ -238,7 +258,7 @@ int main(void)
 	shim = &ours;
 	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
 	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave() ||
-	    check_claim())
+	    check_claim() || check_moves())
 		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||
