@@ -172,7 +172,7 @@ static void ask_part(const struct task_ctx *from_t, const struct task_struct *to
 	struct cpu_ctx *c = cpu_ctx(home);
 
 	if (!vm || (from && from->owed_words) || !shares_part(home, to_t->vm) || c->kicked ||
-	    c->boost_pid || to_t->queued_cpu != home + 1 ||
+	    c->boost_pid || c->resume_pid || to_t->queued_cpu != home + 1 ||
 	    vtime_before(now, to_t->queued_at + BRIEF_NS) || part_in(vm, home, now))
 		return;
 	spend_part(vm, home, now);
