@@ -300,6 +300,7 @@ void BPF_STRUCT_OPS(baton_disable, struct task_struct *p)
 		return;
 	stay(t);
 	leave_queue(t, scx_bpf_now());
+	t->parked_at = 0;
 }
 
 void BPF_STRUCT_OPS(baton_exit_task, struct task_struct *p, struct scx_exit_task_args *args)

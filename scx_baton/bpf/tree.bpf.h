@@ -410,6 +410,9 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	bpf_cgroup_release(cgrp);
 }
 
+/* A vCPU's weight inside its VM has 32 bits. */
+#define INNER_MOST (~0U / WEIGHT_AVERAGE * WEIGHT_DFL)
+
 /* What @p weighs, and what its VM does, from @now on. */
 verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 {
@@ -436,6 +439,9 @@ verified_once int weigh(struct task_struct *p __arg_trusted, u64 gen, u64 now)
 		t->weight = weight;
 		return 0;
 	}
+	/* nice -20 below two cgroups of weight 10,000 is more than fits. */
+	if (w.inner > INNER_MOST)
+		w.inner = INNER_MOST;
 	t->weight = w.inner * WEIGHT_AVERAGE / WEIGHT_DFL ?: 1;
 	if (smt_active && has_core_cookie(p))
 		scx_bpf_exit(EXIT_CORE_SCHED, "vCPU thread %s[%d] has a core-scheduling cookie",
