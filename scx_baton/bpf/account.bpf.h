@@ -315,12 +315,12 @@ static void leave_vm(const struct task_struct *p, struct task_ctx *t)
 	u64 key = vcpu_key(t->vm, t->vcpu_id);
 	struct vcpu_ctx *v;
 
-	if (!vm)
-		return;
 	v = bpf_map_lookup_elem(&vcpus, &key);
-	/* Not the entry of a thread that runs the vCPU after this one. */
+	/* Not the entry of a thread that runs the vCPU after this one. Its VM may be gone. */
 	if (v && v->pid == p->pid)
 		bpf_map_delete_elem(&vcpus, &key);
+	if (!vm)
+		return;
 	if (__sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
 		vm_forget(vm);
 }
