@@ -65,7 +65,8 @@ verified_once int leave_queue(struct task_ctx *t, u64 now)
 		busy = waited;
 	if (t->queued_cpu) {
 		leave_bound(t, vm);
-		__sync_fetch_and_add(&vm->seen_waited, waited);
+		if (halts_followed())
+			__sync_fetch_and_add(&vm->seen_waited, waited);
 	} else if (halts_followed()) {
 		__sync_fetch_and_add(&vm->seen_costop, busy);
 	}
