@@ -222,7 +222,7 @@ int BPF_PROG(baton_apicv_accept_irq, u32 vcpu_id, u16 delivery_mode, u16 trigger
 /*
  * A HLT: KVM polls for a while, or not, and then the thread sleeps. Polling costs nobody
  * anything as long as nobody waits: if somebody does, it is cut short by this pCPU's timer
- * (look(), cpu.bpf.h), as no switch must happen inside of this program (docs/policy.md).
+ * (look(), cpu.bpf.h), as no switch must happen inside of this program (docs/policy-limits.md).
  */
 SEC("fentry/kvm_vcpu_halt")
 int BPF_PROG(baton_halt, struct kvm_vcpu *vcpu)

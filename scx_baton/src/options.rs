@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const HELP: &str = "\
 Begin with: sudo scx_baton --stats 1 (each second, what it sees and does; --help-stats explains \
-the columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy.md.
+the columns). Which kernel it needs: docs/kernels.md; what each policy buys: docs/policy-yields.md.
 
 Needs root, but for --version and --help-stats. While it runs it schedules the whole \
 host; with --halt-poll it also sets the module kvm's halt_poll_ns, and puts it back ('baton doctor \
@@ -82,7 +82,7 @@ pub struct Opts {
     /// for 250 µs; or the sender's, once that spins and KVM proposes nobody. kick: the vCPU that
     /// one which does not spin has handed a lock to, or interrupted, gets the rest of the slice.
     /// For ipi and sent a BPF program runs for each IPI, but only while vCPUs wait for CPUs. What
-    /// each buys and costs: docs/policy.md.
+    /// each buys and costs: docs/policy-yields.md.
     #[clap(
         long,
         value_delimiter = ',',
