@@ -93,13 +93,15 @@ fuzz: $(BUILT)
 	@echo "fuzzing the scheduler in the simulator ($(FUZZ_SECONDS) s)"
 	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
-# Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy.md.
+# Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy-limits.md.
 # What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 6,22,57,81,96
+NEIGHBOURS_KNOWN := 5,6,22,57,71,87,91,96,99
+NEIGHBOURS_KNOWN_THREADS := 0,34,48
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
-	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50
+	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50 \
+		--known $(NEIGHBOURS_KNOWN_THREADS)
 
 # What the first ones fetch and boot the others need. The others run at once: on QEMU's host, which
 # follows the real clock, a test at a time, which takes one core; on the exact host, which gives way

@@ -50,12 +50,13 @@
 #define HOST_SLICE_NS (3ULL * 1000 * 1000)
 
 /*
- * What a sleeper may keep of the time it did not use: it goes first, but not for long. For
- * host tasks about what EEVDF's lag allows, two slices: with more, those that sleep all the
- * time preempt each other all the time.
+ * What a sleeper may keep of the time it did not use: it goes first, but not for long. With three
+ * quarters of a turn 47 of 400 random mixtures break a bound, with half of one 57: who has used its
+ * share waits for a turn, and lost what it could not keep of that. With a turn a thread that sleeps
+ * beside four VMs does 0.08 of its work (mixture 34 with more host threads).
  */
-#define VM_CREDIT_NS (6ULL * 1000 * 1000)
-#define HOST_CREDIT_NS (2 * HOST_SLICE_NS)
+#define VM_CREDIT_NS (TURN_NS * 3 / 4)
+#define HOST_CREDIT_NS VM_CREDIT_NS
 
 /* A donated slice shorter than this is rounded up: a lock holder needs time to enter. */
 #define BOOST_MIN_NS (1ULL * 1000 * 1000)
@@ -216,10 +217,16 @@ static inline u64 vm_lead(const struct vm_ctx *vm)
 	return weighted(4 * vm_turn(vm), vm->weight);
 }
 
-/* What one keeps that runs, on some of its vCPUs, and cannot use its share: as each sleeper. */
+/*
+ * What one keeps that runs, on some of its vCPUs, and cannot use its share: half a turn for each.
+ * With three quarters for each a VM of 4 that computes beside one of 8, on 8 pCPUs, has 3.61 of the
+ * 4 that it is due instead of 3.89.
+ */
 static inline u64 vm_credit(const struct vm_ctx *vm)
 {
-	return weighted(VM_CREDIT_NS * (vm->nr_vcpus > 0 ? vm->nr_vcpus : 1), vm->weight);
+	u64 credit = vm_turn(vm) / 2;
+
+	return weighted(credit < VM_CREDIT_NS ? VM_CREDIT_NS : credit, vm->weight);
 }
 
 /* A host task that cannot have its share, or has had more, is this far from the others at most. */
