@@ -229,7 +229,8 @@ fn outcome(scenario: &Scenario, sim: &Sim) -> Outcome {
 impl Outcome {
     /// Of all VMs, a second.
     pub fn rate(&self) -> f64 {
-        self.vms.iter().map(|vm| vm.rate).sum()
+        // The sum of none is -0.
+        self.vms.iter().map(|vm| vm.rate).sum::<f64>() + 0.0
     }
 
     /// For people.

@@ -31,10 +31,11 @@ pub const STEPS: [(&str, &str, &str); 13] = [
 
 /// `100us`, `1.5ms`, `2s`, `300ns`.
 fn time(text: &str) -> Result<Ns> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let digits = text.trim_end_matches(char::is_alphabetic);
     let unit = match &text[digits.len()..] {
         "ns" => 1.0,
-        "us" => 1e3,
+        // The micro sign, and the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1e3,
         "ms" => 1e6,
         "s" => 1e9,
         _ => bail!("\"{text}\" is no time; write 300ns, 100us, 1.5ms or 2s"),
@@ -222,6 +223,7 @@ mod tests {
             assert_eq!(step(text).unwrap().to_string(), text);
         }
         assert_eq!(step("compute 1us kernel ±5%").unwrap().to_string(), "compute 1us ±5% kernel");
+        assert_eq!(step("sleep 10µs").unwrap().to_string(), "sleep 10us");
     }
 
     #[test]

@@ -33,6 +33,8 @@ impl Inputs {
     pub fn new(text: &Text) -> Inputs {
         let mut base = Fnv(0xcbf2_9ce4_8422_2325);
         base.add(env!("CARGO_PKG_VERSION").as_bytes());
+        // Built-in schedulers, machines and the simulator itself.
+        base.add(&fs::read("/proc/self/exe").unwrap_or_default());
         base.add(text.text.as_bytes());
         Inputs { base, files: HashMap::new() }
     }

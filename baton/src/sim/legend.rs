@@ -1,26 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the columns of the simulator's tables mean, for `--help`; docs/sim.md says the same.
 
-macro_rules! columns {
-    () => {
-        "\
-Columns, all since the warm-up:
-  work/s       units of work a second: what the program's step 'done' counts, of all its tasks
-  × first      work/s as multiple of the first row's, paired by seed; in brackets its 95 % interval
-  spread       half of the distance between least and most work/s, as part of the median
-  Jain         fairness of work/s among VMs: 1 is equal, 1/n is one VM alone
+macro_rules! column {
+    (work) => {
+        "
+  work/s       units of work a second: what the program's step 'done' counts, of all its tasks"
+    };
+    (first) => {
+        "
+  × first      work/s as multiple of the first row's, paired by seed; in brackets its 95 % interval"
+    };
+    (spread) => {
+        "
+  spread       half of the distance between least and most work/s, as part of the median"
+    };
+    (jain) => {
+        "
+  Jain         fairness of work/s among VMs: 1 is equal, 1/n is one VM alone"
+    };
+    (ple) => {
+        "
+  PLE/s        PAUSE-loop exits a second"
+    };
+    (yields) => {
+        "
+  yields/s     directed yields a second that the scheduler accepted"
+    };
+    (ipis) => {
+        "
+  IPIs/s       interrupts between vCPUs a second, each receiver counted"
+    };
+    (longest) => {
+        "
+  longest wait the longest that any thread was runnable and did not run"
+    };
+    (of_vms) => {
+        "
   used         pCPUs that the VM's vCPUs used (1.5: one and a half all the time)
   ready        pCPUs that they waited for, runnable
-  spin         pCPUs that they spun on for a lock, an interrupt's receiver or a barrier
-  polls        pCPUs that KVM polled on at HLT for them
-  PLE/s        PAUSE-loop exits a second
-  yields/s     directed yields a second that KVM tried
-  IPIs/s       interrupts between vCPUs a second, each receiver counted
+  spin         pCPUs that they spun on for a lock, an interrupt's receiver or a barrier"
+    };
+    (halts) => {
+        "
   halts/s      HLT exits a second
-  late p50 µs  how late tasks ran after their timer: the median, and p99
-  longest wait the longest that any thread was runnable and did not run
-'baton sim list' explains the counters that 'run' prints below its table.
-"
+  polls        pCPUs that KVM polled on at HLT for them
+  late p50 µs  how late tasks ran after their timer: the median, and p99"
+    };
+}
+
+macro_rules! since {
+    () => {
+        "Columns, all since the warm-up:"
     };
 }
 
@@ -43,20 +73,42 @@ macro_rules! footer {
 }
 
 pub const RUN: &str = concat!(
-    columns!(),
+    since!(),
+    column!(work),
+    column!(of_vms),
+    column!(ple),
+    column!(yields),
+    column!(ipis),
+    column!(halts),
+    column!(jain),
+    "\n'baton sim list' explains the counters that are printed below the table.\n",
     files!(),
     "Example: baton sim run two-barriers --set scheduler=scx_baton --json F\n\n",
     footer!()
 );
 pub const COMPARE: &str = concat!(
-    columns!(),
+    since!(),
+    column!(work),
+    column!(spread),
+    column!(first),
+    column!(jain),
+    column!(ple),
+    column!(yields),
+    column!(ipis),
+    column!(longest),
+    "\n",
     files!(),
     "Example: baton sim compare two-barriers --vary scheduler=eevdf,scx_baton --vary vm.vcpus=4,8
 \n",
     footer!()
 );
 pub const SWEEP: &str = concat!(
-    columns!(),
+    since!(),
+    column!(work),
+    column!(jain),
+    column!(ple),
+    column!(longest),
+    "\n",
     "
 --svg draws the work over the first key. --json is an array with an entry for each point: \
 {\"point\", \"outcome\"}, or \"error\" instead of the outcome; the outcome of a point that was not \

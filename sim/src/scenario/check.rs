@@ -226,6 +226,8 @@ impl VmSpec {
         ensure_key!((1..=1024).contains(&count), "count", "must be from 1 to 1,024, not {count}");
         check_weight(self.weight)?;
         self.cpu_max.as_ref().map_or(Ok(()), check_quota)?;
+        let of_own = self.weight == weight() && self.cpu_max.is_none();
+        ensure_key!(of_own || self.own_cgroup, "own-cgroup", "weight and cpu-max need one");
         if let Some(tasks) = self.tasks {
             let fine = (1..=100_000).contains(&tasks);
             ensure_key!(fine, "tasks", "must be from 1 to 100,000, not {tasks}");

@@ -116,7 +116,7 @@ pub struct VmSpec {
     pub vcpus: u32,
     #[serde(default = "weight")]
     pub weight: u32,
-    /// Of its cgroup; sched_ext schedulers alone know it here.
+    /// Of its cgroup.
     pub cpu_max: Option<Quota>,
     /// A preset's name.
     pub workload: Option<String>,

@@ -304,7 +304,8 @@ impl Sim {
             if v.pv_left != EVER {
                 v.pv_left = v.pv_left.saturating_sub(done);
             }
-            self.counts[v.vm as usize].spin_ns += done;
+            let whole = if slow { (done as f64 / self.costs.smt_share) as Ns } else { done };
+            self.counts[v.vm as usize].spin_ns += whole;
         }
     }
 

@@ -241,3 +241,31 @@ fn times_are_those_that_passed() {
     }
     assert!(useful > useless && owed > 0.0, "{useful} {useless} {owed}");
 }
+
+/// A weight of a VM without a cgroup was ignored.
+#[test]
+fn a_vm_without_a_cgroup_has_no_weight() {
+    let vm = "[[vm]]\nvcpus = 1\nworkload = \"compute\"\n";
+    for (rest, why) in [
+        (format!("{vm}own-cgroup = false\nweight = 300\n"), "weight and cpu-max need one"),
+        (
+            format!("{vm}own-cgroup = false\ncpu-max = {{ quota-us = 1000 }}\n"),
+            "weight and cpu-max need one",
+        ),
+    ] {
+        let error = error(&format!("{HEAD}pcpus = 1\n{rest}"));
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+/// vCPUs that spin beside each other on hyper-threads spin all the time, however slow they are.
+#[test]
+fn spinning_is_time_that_passed() {
+    let spinners = "count = 15\nprogram = [\"compute 1us\", \"barrier\"]\n";
+    let out = run(&format!(
+        "machine = \"ryzen-16\"\nscheduler = \"eevdf\"\nseconds = 0.5\nwarmup = 0.2\n\
+         [[vm]]\nvcpus = 16\n[[vm.task]]\n{spinners}\
+         [[vm.task]]\nprogram = [\"compute 10s\", \"barrier\", \"done\"]\n"
+    ));
+    assert!(out.vms[0].spinning > 14.0, "{}", out.table());
+}
