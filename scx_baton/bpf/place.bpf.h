@@ -111,10 +111,12 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		if (!vm)
 			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, limit_lead(p, t));
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
-		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
-					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0))
-			continue;
+		/* First: another pCPU that finds it in its queue may park it again. */
 		unparked(t, vm, now);
+		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
+					    queue_of(p, t, vm, scx_bpf_task_cpu(p)), 0) ||
+		    t->parked_at)
+			continue;
 		join_queue(p, t, vm, now);
 		/* Another pCPU may have been faster. */
 		if (scx_bpf_task_running(p))
