@@ -164,7 +164,7 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
  */
 static u64 bound_vnow(s32 cpu, u64 first)
 {
-	if (!host_waits_for(cpu))
+	if (host_waiting(cpu, true) <= 0)
 		return vnow;
 	peek_vtime(cpu, &first);
 	return vtime_before(first, vnow) ? first : vnow;
@@ -180,7 +180,7 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted, struct 
 	/* Its vtime is the VM's now. */
 	if (vm_of(t))
 		return 0;
-	if (is_bound(p) && host_waits_for(cpu))
+	if (is_bound(p) && host_waiting(cpu, true) > 0)
 		t->vtime = host_charge(t->vtime, weighted(ran, t->weight),
 				       bound_vnow(cpu, t->vtime), 0, host_lag(t->weight));
 	else if (is_wanted(cpu, NO_VM, is_bound(p)))
@@ -210,7 +210,7 @@ static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
  */
 static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
 {
-	if (is_bound(p) && host_waits_for(cpu))
+	if (is_bound(p) && host_waiting(cpu, true) > 0)
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;

@@ -174,6 +174,15 @@ verified_once int polls(s32 cpu)
 	return vm && halts_followed() && vm_has_bit(vm->polling, c->vcpu_id);
 }
 
+/* May what runs on @cpu be asked to lend it? A vCPU of the VM in @slot, or anything if @any. */
+static bool lends(s32 cpu, u32 slot, bool any)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return !c->kicked && !c->boost_pid && !c->resume_pid && c->runs != RUNS_NOTHING &&
+	       (any || (c->runs == RUNS_VCPU && c->vm == slot));
+}
+
 static bool runs_whole_gang(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);

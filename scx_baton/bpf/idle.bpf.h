@@ -17,22 +17,15 @@ static u64 idle_slice(struct vm_ctx *vm, u64 now)
 	return vm_turn_end(vm, now) - now;
 }
 
-/* @cpu, for a task that may run there alone; negative if it is not idle. */
-static s32 take_only_cpu(s32 cpu)
-{
-	/* The idle mask is the kernel's: a look at it is a call. */
-	return cpu_ctx(cpu)->runs == RUNS_NOTHING && scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu
-											  : -EBUSY;
-}
-
-/* An idle pCPU for @p, taken from the idle mask; negative if there is none. */
+/*
+ * An idle pCPU for @p, taken from the idle mask; negative if there is none. Not for a bound task,
+ * which the kernel does not ask about.
+ */
 static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool idle = false;
 	s32 cpu;
 
-	if (is_bound(p))
-		return take_only_cpu(prev_cpu);
 	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
 		return scx_bpf_select_cpu_and(p, prev_cpu, wake_flags, p->cpus_ptr, 0);
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
@@ -47,8 +40,11 @@ static s32 take_idle_cpu_for(struct task_struct *p, s32 cpu)
 {
 	s32 beside = cpu_sibling[cpu & (MAX_CPUS - 1)], idle;
 
+	/* The idle mask is the kernel's: a look at it is a call. */
 	if (is_bound(p))
-		return take_only_cpu(cpu);
+		return cpu_ctx(cpu)->runs == RUNS_NOTHING && scx_bpf_test_and_clear_cpu_idle(cpu)
+			       ? cpu
+			       : -EBUSY;
 	if (!smt_active)
 		return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);

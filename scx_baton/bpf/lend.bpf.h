@@ -10,15 +10,6 @@
 #include "start.bpf.h"
 #include "yield.bpf.h"
 
-/* May what runs on @cpu be asked to lend it? A vCPU of the VM in @slot, or anything if @any. */
-static bool lends(s32 cpu, u32 slot, bool any)
-{
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	return !c->kicked && !c->boost_pid && !c->resume_pid && c->runs != RUNS_NOTHING &&
-	       (any || (c->runs == RUNS_VCPU && c->vm == slot));
-}
-
 /* Where the thread @pid ran last; below 0 if it is gone. */
 static s32 cpu_of(s32 pid)
 {

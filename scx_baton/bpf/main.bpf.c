@@ -418,14 +418,23 @@ void BPF_STRUCT_OPS(baton_cpu_offline, s32 cpu)
 		release_from(vm_dsq(slot), cpu);
 }
 
+static __always_inline s32 create_dsqs(u64 first, u32 n)
+{
+	s32 err;
+	u32 i;
+
+	bpf_for(i, 0, n) {
+		err = scx_bpf_create_dsq(first + i, -1);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 {
 	const struct cpumask *online;
-	s32 i, err;
 
-	err = scx_bpf_create_dsq(PARKED_DSQ, -1);
-	if (err)
-		return err;
 	nr_cpu_ids = scx_bpf_nr_cpu_ids();
 	if (nr_cpu_ids > MAX_CPUS) {
 		scx_bpf_error("%u CPUs, at most %d are supported", nr_cpu_ids, MAX_CPUS);
@@ -434,22 +443,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(baton_init)
 	online = scx_bpf_get_online_cpumask();
 	nr_online = bpf_cpumask_weight(online);
 	scx_bpf_put_cpumask(online);
-	bpf_for(i, 0, nr_cpu_ids) {
-		err = scx_bpf_create_dsq(i, -1);
-		if (err)
-			return err;
-	}
-	bpf_for(i, 0, nr_llcs) {
-		err = scx_bpf_create_dsq(LLC_DSQ_BASE + i, -1);
-		if (err)
-			return err;
-	}
-	bpf_for(i, 1, MAX_VMS + 1) {
-		err = scx_bpf_create_dsq(vm_dsq(i), -1);
-		if (err)
-			return err;
-	}
-	return 0;
+	return create_dsqs(PARKED_DSQ, 1) ?: create_dsqs(0, nr_cpu_ids) ?:
+	       create_dsqs(LLC_DSQ_BASE, nr_llcs) ?: create_dsqs(vm_dsq(1), MAX_VMS);
 }
 
 void BPF_STRUCT_OPS(baton_exit, struct scx_exit_info *ei)

@@ -333,7 +333,8 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 		scx_bpf_kick_cpu(cpu, 0);
 	}
 	/* This pCPU goes idle: known as it is loaded, one LLC alone has no other to look at. */
-	if (nr_llcs == 1 && !prev_t && !waiting && !host_waits_for(cpu) && !host_waits_near(cpu))
+	if (nr_llcs == 1 && !prev_t && !waiting && host_waiting(cpu, true) <= 0 &&
+	    host_waiting(cpu, false) <= 0)
 		return;
 	/* A spinner that is kept out has the pCPU rather than nobody. */
 	if (!dispatch_order(prev, prev_t, cpu, waiting, now) && prev_t)

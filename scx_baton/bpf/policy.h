@@ -444,15 +444,6 @@ static inline u64 turns_of(const struct vm_ctx *vm, s32 running)
 }
 
 /*
- * Where @vm stands while @running of its vCPUs run: a spread VM where it will be once they
- * have used their slices, so that it gets another pCPU only when it is that far behind.
- */
-static inline u64 vm_standing(const struct vm_ctx *vm, s32 running)
-{
-	return vm->spread ? vm->vtime + turns_of(vm, running) : vm->vtime;
-}
-
-/*
  * Does @vm's turn count on a pCPU? Not where the VM ran until now, in a turn before this one, which
  * began at @ran_turn (0: where another VM ran): it would keep the pCPU for ever from one that may
  * run nowhere else, by beginning its turns on others. Nor once it is more than a turn of all its
@@ -505,8 +496,14 @@ static inline u64 vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64
 	u64 class = vm_behind(vm, vnow) ? CLASS_BEHIND : claims ? CLASS_TURN : CLASS_OTHER;
 	u64 at = class == CLASS_BEHIND ? -vcpu_behind(vm, vnow)
 		 : class == CLASS_TURN ? vm->turn_start - now
-				       : vm_standing(vm, running) - vnow;
+				       : vm->vtime - vnow;
 
+	/*
+	 * A spread VM stands where it will be once those that run have used their slices, so that
+	 * it gets another pCPU only when it is that far behind.
+	 */
+	if (class == CLASS_OTHER && vm->spread)
+		at += turns_of(vm, running);
 	/* Half of the room is for what is negative. */
 	at += 1ULL << (CLASS_SHIFT - 1);
 	return class << CLASS_SHIFT | (at & ((1ULL << CLASS_SHIFT) - 1));

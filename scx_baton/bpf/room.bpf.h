@@ -178,8 +178,8 @@ static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 
-	return c->runs == RUNS_VCPU && c->vm != slot && !c->kicked && !c->boost_pid &&
-	       !c->resume_pid && !part_in(vm, cpu, now);
+	return c->runs == RUNS_VCPU && c->vm != slot && lends(cpu, slot, true) &&
+	       !part_in(vm, cpu, now);
 }
 
 /*

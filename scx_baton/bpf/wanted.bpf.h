@@ -109,16 +109,6 @@ static inline s32 host_waiting(s32 cpu, bool bound)
 	return *host_queue(bound ? cpu : MAX_CPUS + llc_of(cpu));
 }
 
-static inline bool host_waits_for(s32 cpu)
-{
-	return host_waiting(cpu, true) > 0;
-}
-
-static inline bool host_waits_near(s32 cpu)
-{
-	return host_waiting(cpu, false) > 0;
-}
-
 /* The host task @t, which last ran on @cpu, waits, if @bound for that pCPU alone. */
 static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 {
@@ -284,12 +274,12 @@ verified_once int is_wanted(s32 cpu, u32 slot, bool bound)
 		others -= nr_bound.n;
 		if (vm)
 			others += vm->nr_bound;
-		if (others_bound(cpu, slot) || host_waits_for(cpu))
+		if (others_bound(cpu, slot) || host_waiting(cpu, true) > 0)
 			return true;
 	} else if (nr_bound_host.n > 0) {
 		return true;
 	}
-	return others > 0 || host_waits_near(cpu);
+	return others > 0 || host_waiting(cpu, false) > 0;
 }
 
 #endif /* BATON_WANTED_BPF_H */
