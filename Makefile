@@ -40,8 +40,9 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 	sim/tests/*.c sim/benches/*.c testbed/bochs/port.cc testbed/bochs/port.h)
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
-	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines bench-halt-poll \
-	bench-callbacks bench-top test-operate test-reproducible manuals install uninstall tree packagers deb rpm test-packages clean
+	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines \
+	bench-halt-poll bench-callbacks bench-top test-operate test-reproducible manuals install \
+	uninstall tree packagers deb rpm test-packages clean
 all: build
 
 help:
@@ -93,8 +94,8 @@ fuzz: $(BUILT)
 	@echo "fuzzing the scheduler in the simulator ($(FUZZ_SECONDS) s)"
 	@$(BATON) sim fuzz --seconds $(FUZZ_SECONDS)
 
-# Random mixtures under EEVDF and scx_baton; those that are known to break a bound: docs/policy-limits.md.
-# What breaks one is written to $(TARGET_DIR).
+# Random mixtures under EEVDF and scx_baton; those that are known to break a bound:
+# docs/policy-limits.md. What breaks one is written to $(TARGET_DIR).
 NEIGHBOURS_KNOWN := 5,6,22,57,71,87,91,96,99
 NEIGHBOURS_KNOWN_THREADS := 0,34,48
 neighbours: $(BUILT)
