@@ -57,6 +57,7 @@ struct cpu_ctx {
 		      alone */
 	u32 host_weight; /* of the host task that runs, or ran last */
 	u64 vm_ran_at; /* ns; when a vCPU began to run here last */
+	u32 goes_on; /* a vCPU, as soon as what has taken the pCPU from it sleeps */
 	u64 back_at; /* ns; when who was given the pCPU for an IPI gives it back; 0: nobody was */
 } __attribute__((aligned(64)));
 

@@ -5,6 +5,7 @@
 #ifndef BATON_GIVEN_BPF_H
 #define BATON_GIVEN_BPF_H
 
+#include "host.bpf.h"
 #include "start.bpf.h"
 
 /*
@@ -45,7 +46,7 @@ static bool dispatch_given(s32 cpu, bool asked, u64 now)
 
 	if (why == BOOST_NONE) {
 		slice = c->donates_until - now;
-		if (asked || (s64)slice <= 0)
+		if (asked || (s64)slice <= 0 || host_is_due(cpu, vm_slot(slot), now, now))
 			pid = 0;
 		else if (dispatch_visitor(slot, cpu, now))
 			return true;

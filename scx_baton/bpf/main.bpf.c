@@ -106,6 +106,12 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	runs_for(p, t, cpu, picked);
 	if (asked)
 		leave_to_bound(cpu, t->run_at);
+	/* It was not picked: a host task may have come meanwhile. */
+	if (vm && c->goes_on) {
+		c->goes_on = false;
+		if (host_is_due(cpu, vm, t->run_at, t->run_at))
+			preempt(cpu);
+	}
 	/* A host task comes between, it does not change whose turn this is. */
 	if (vm && picked) {
 		runs_until(p, vm, cpu, p->scx.slice, t->run_at);
@@ -159,9 +165,7 @@ void BPF_STRUCT_OPS(baton_tick, struct task_struct *p)
 	 * none. */
 	if (!t->run_vm || t->boosted == BOOST_VISIT || c->resume_pid)
 		return;
-	if (!count(COUNT_WAITING))
-		return;
-	if (nr_llcs > 1)
+	if (nr_llcs > 1 && count(COUNT_WAITING))
 		invite(t->run_vm, cpu, now);
 	if (overdue(cpu, now)) {
 		c->kicked = 1;

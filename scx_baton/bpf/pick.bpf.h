@@ -8,7 +8,6 @@
 
 #include "bound.bpf.h"
 #include "given.bpf.h"
-#include "host.bpf.h"
 #include "room.bpf.h"
 
 /*
@@ -192,27 +191,14 @@ struct order {
 	bool choice; /* the one that is furthest behind tells how far all have come */
 };
 
-/*
- * Does the host task that goes first do so before @vm? @prev is what is known of what has run. The
- * task's weight is looked up only where the VM has its turn.
- */
-static bool host_before(const struct order *o, const struct vm_ctx *vm, const struct task_ctx *prev)
-{
-	bool waits;
-
-	if (!o->host.found)
-		return false;
-	waits = vm_has_turn(vm, vnow, o->now) && can_wait(first_weight(&o->host, prev));
-	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
-}
-
 /* Start a vCPU that waits in another LLC, if that goes before those that are first here. */
 static bool dispatch_far(const struct order *o, const struct task_ctx *prev, s32 cpu)
 {
 	u32 far = far_vm(o->slot, o->prev_vm, cpu, !o->host.found, o->now);
 	struct vm_ctx *vm = vm_slot(far);
 
-	return vm && !host_before(o, vm, prev) && dispatch_vcpu(far, cpu, false, o->now);
+	return vm && !host_before(&o->host, vm, prev, o->now) &&
+	       dispatch_vcpu(far, cpu, false, o->now);
 }
 
 /*
@@ -232,7 +218,7 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 		o->slot = next_vm(o->slot, o->prev_vm, cpu, o->now, &o->vms);
 	vm = vm_slot(o->slot);
 	host = o->host.vtime - o->host.later;
-	if (o->host.found && (!vm || host_before(o, vm, t))) {
+	if (o->host.found && (!vm || host_before(&o->host, vm, t, o->now))) {
 		if (o->choice)
 			raise_vnow(llc_of(cpu), host, o->now);
 		if (start_host(&o->host, cpu, prev))
@@ -270,7 +256,11 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 		o.host.vtime = t->vtime;
 		o.host.seen = 1;
 	}
-	consider_host(&o.host, cpu, now);
+	if (nr_quotas) {
+		park_heads(cpu, now);
+		park_heads(llc_dsq(cpu), now);
+	}
+	consider_host(&o.host, cpu);
 	if (waiting || o.prev_vm != NO_VM)
 		o.slot = next_vm(NO_VM, o.prev_vm, cpu, now, &o.vms);
 	if (nr_llcs > 1 && waiting && dispatch_far(&o, t, cpu))
@@ -342,15 +332,26 @@ static void pick_next(s32 cpu, struct task_struct *prev)
 }
 
 /*
- * At each tick of a vCPU: may the VM that goes first take this pCPU? It may have come while it
- * could not.
+ * At each tick of a vCPU: may the VM, or the host task, that goes first take this pCPU? It may have
+ * come while it could not.
  */
-static bool overdue(s32 cpu, u64 now)
+verified_once int overdue(s32 cpu, u64 now)
 {
 	struct vms_seen seen = {.llc = llc_of(cpu)};
-	u32 best = next_vm(NO_VM, NO_VM, cpu, now, &seen), far = NO_VM;
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	u32 best, far = NO_VM;
 	struct vm_ctx *vm;
 
+	/*
+	 * Another pCPU may be on its way to one that has just woken. Beside several that are bound,
+	 * and fall behind vnow without a bound, a bound vCPU has its part (part_of_bound()).
+	 */
+	if ((!c->runs_bound || host_waiting(cpu, true) == 1) &&
+	    host_is_due(cpu, vm_slot(c->vm), now - START_NS, now))
+		return true;
+	if (!count(COUNT_WAITING))
+		return false;
+	best = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 	if (bound_queue(cpu)->nr > 0 && bound_due(cpu, 0, now))
 		return true;
 	if (nr_llcs > 1)
@@ -359,7 +360,7 @@ static bool overdue(s32 cpu, u64 now)
 		best = far;
 	vm = vm_slot(best);
 
-	return vm && vm_takes(cpu_ctx(cpu), best, vm, now);
+	return vm && vm_takes(c, best, vm, now);
 }
 
 #endif /* BATON_PICK_BPF_H */

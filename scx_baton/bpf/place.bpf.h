@@ -231,6 +231,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		/* As one that waits for any pCPU: the visitor's VM pays for all that it has. */
 		if (!vm)
 			join_queue(p, t, vm, now);
+		else
+			c->goes_on = true;
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, c->donates_until - now, enq_flags);
 		return;
 	}

@@ -25,6 +25,52 @@ fn a_host_thread_that_sleeps_does_not_wait_for_one_that_computes() {
     }
 }
 
+/// Rounds of the first thread in @rest under scx_baton, times those under EEVDF; of four seeds.
+fn rounds(rest: &str) -> f64 {
+    let of = |scheduler: &str| -> f64 {
+        let head = HEAD.replace("scx_baton", scheduler);
+        let one = |seed| run(&format!("{head}seed = {seed}\nwarmup = 0.9\n{rest}")).threads[0];
+        (1..=4).map(one).sum()
+    };
+    of("scx_baton") / of("eevdf")
+}
+
+/// A thread of the kernel had taken the pCPU: the vCPU went on after it, to the end of its slice,
+/// though the sleeper had woken meanwhile. 0.70 of the rounds.
+#[test]
+fn a_sleeper_that_wakes_beside_a_thread_of_the_kernel_is_not_forgotten() {
+    let rounds = rounds(
+        "pcpus = 2\n[[vm]]\nvcpus = 2\nworkload = \"compute\"\n\
+         [[thread]]\nrun-us = 17\nsleep-us = 238\ncpu = 0\n",
+    );
+    assert!(rounds > 0.9, "{rounds}");
+}
+
+/// The same beside a visitor, after which the vCPU went on that it had visited. 0.80.
+#[test]
+fn a_sleeper_that_wakes_beside_a_visitor_is_not_forgotten() {
+    let rounds = rounds(
+        "pcpus = 1\n[[vm]]\nvcpus = 1\n[[vm.task]]\ncount = 1\n\
+         program = [\"sleep 1670us ±20%\", \"compute 200us ±20%\", \"done\"]\n\
+         [[vm]]\nvcpus = 1\nworkload = \"compute\"\n\
+         [[thread]]\nrun-us = 7\nsleep-us = 125\nspread = 0.2\n",
+    );
+    assert!(rounds > 0.9, "{rounds}");
+}
+
+/// Who was not before a VM as it woke, and is so soon after, waited for the end of the slice: no
+/// tick looked at host threads. 0.72.
+#[test]
+fn a_tick_gives_way_to_a_host_thread_that_is_due() {
+    let rounds = rounds(
+        "pcpus = 4\n[[vm]]\npin = true\nvcpus = 3\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 4\nworkload = \"lock\"\n[[vm]]\nvcpus = 1\n[[vm.task]]\ncount = 1\n\
+         program = [\"sleep 19126us ±20%\", \"compute 89us ±20%\", \"done\"]\n\
+         [[thread]]\nrun-us = 72\nsleep-us = 164\ncpu = 0\n",
+    );
+    assert!(rounds > 0.78, "{rounds}");
+}
+
 /// Two host threads bound to its pCPU take turns there: each began anew what the vCPU had waited
 /// for, and it ran for a twentieth of the time.
 #[test]

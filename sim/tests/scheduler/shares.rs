@@ -158,15 +158,20 @@ fn shares_follow_the_weights_when_the_host_is_crowded() {
     assert!((outcome.vms[3].used - 0.5).abs() < 0.05, "{}", outcome.table());
 }
 
-/// The larger one had what the smaller one left it for nothing, and half of the rest.
+/// The larger one had what the smaller one left it for nothing, and half of the rest. One seed
+/// gives 3.70 to 3.98 of 4, as the turns happen to begin.
 #[test]
 fn vms_of_different_sizes_share_by_weight() {
     for vcpus in [2, 3, 4] {
-        let out = run(&format!(
-            "{HEAD}warmup = 1.0\n[[vm]]\nvcpus = 8\nworkload = \"compute\"\n\
-             [[vm]]\nvcpus = {vcpus}\nworkload = \"compute\"\n"
-        ));
-        assert!(out.vms[1].used > 0.96 * f64::from(vcpus), "{}", out.table());
+        let used = (1..=10).map(|seed| {
+            let out = run(&format!(
+                "{HEAD}seed = {seed}\nwarmup = 1.0\n[[vm]]\nvcpus = 8\nworkload = \"compute\"\n\
+                 [[vm]]\nvcpus = {vcpus}\nworkload = \"compute\"\n"
+            ));
+            out.vms[1].used
+        });
+        let mean = used.sum::<f64>() / 10.0;
+        assert!(mean > 0.96 * f64::from(vcpus), "{mean} of {vcpus} pCPUs");
     }
 }
 
@@ -260,9 +265,8 @@ fn throttled_threads_are_released_some_at_a_time() {
          [[vm]]\nvcpus = 4\nworkload = \"compute\"\n");
     let walk = out.scheduler_counters.iter().find(|(name, _)| name == "longest walk");
     assert!(walk.is_some_and(|(_, tasks)| (1..100).contains(tasks)), "{walk:?}");
-    // Half a pCPU.
-    let threads: f64 = out.threads.iter().sum();
-    assert!((400.0..600.0).contains(&threads), "{threads} ms a second");
+    let used: f64 = out.threads_used.iter().sum();
+    assert!((0.4..0.6).contains(&used), "{used} of half a pCPU");
 }
 
 /// A thread that was a vCPU once, and does other work, counts as a vCPU for a second of that at
