@@ -347,17 +347,18 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
-	u64 slept;
+	u64 since = vm ? vm->busy_since : t->run_at,
+	    slept = vtime_before(since, now) ? now - since : 0;
 
 	t->woken_at = now;
 	if (!vm) {
-		slept = vtime_before(t->run_at, now) ? now - t->run_at : 0;
-		t->vtime = host_wake_vtime(t->vtime, at, slept, t->weight);
+		t->vtime = slept_vtime(t->vtime, at, HOST_CREDIT_NS, slept, 1, t->weight);
 		return;
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
 	if (vm->nr_running <= 0 && vm->nr_queued <= 0)
-		vm->vtime = wake_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight));
+		vm->vtime = slept_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight), slept,
+					vm->nr_vcpus, vm->weight);
 }
 
 #endif /* BATON_ACCOUNT_BPF_H */

@@ -138,7 +138,7 @@ struct vm_ctx {
 	u32 extra; /* 256ths; what it pays more where other VMs' vCPUs are bound, too */
 	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
-	u64 busy_since; /* ns; since when, while any runs */
+	u64 busy_since; /* ns; since when any runs, or none does */
 	u64 on_cpu[VCPU_WORDS]; /* bitmap by vcpu_id: those that run */
 	u64 polling[VCPU_WORDS]; /* those that have halted, and poll on their pCPU or go to sleep */
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */

@@ -310,18 +310,19 @@ static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 }
 
 /*
- * What a host task starts with that has slept for @slept. It is not charged for more than it could
- * have used meanwhile: vnow comes on by a VM's turn at once, and whoever sleeps for a moment then
- * would lose what it was owed for that turn. After SLEPT_LONG_NS it has no such claim.
+ * What a VM or a host task starts with that has slept for @slept, in which it could have used so
+ * much on each of @cpus. It is not charged for more than that: vnow comes on by a VM's turn at
+ * once, and whoever sleeps for a moment then would lose what it was owed for that turn. After
+ * SLEPT_LONG_NS it has no such claim.
  */
 #define SLEPT_LONG_NS (1000ULL * 1000 * 1000)
-static inline u64 host_wake_vtime(u64 vtime, u64 vnow, u64 slept, u32 weight)
+static inline u64 slept_vtime(u64 vtime, u64 vnow, u64 credit, u64 slept, s32 cpus, u32 weight)
 {
-	u64 woken = wake_vtime(vtime, vnow, HOST_CREDIT_NS), most;
+	u64 woken = wake_vtime(vtime, vnow, credit), most;
 
 	if (slept > SLEPT_LONG_NS)
 		return woken;
-	most = vtime + weighted(slept, weight);
+	most = vtime + weighted(slept * (cpus > 0 ? cpus : 1), weight);
 	return vtime_before(most, woken) ? most : woken;
 }
 

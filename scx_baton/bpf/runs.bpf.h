@@ -73,8 +73,11 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 		poll_ends(vm, id);
 		/* Read before the next one that begins can change it. */
 		since = vm->busy_since;
-		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1 && vtime_before(since, now))
-			__sync_fetch_and_add(&vm->busy_ns, now - since);
+		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1) {
+			vm->busy_since = now;
+			if (vtime_before(since, now))
+				__sync_fetch_and_add(&vm->busy_ns, now - since);
+		}
 		if (t->awaiting_verdict)
 			__sync_fetch_and_add(&vm->times.useful, 1);
 	}

@@ -203,9 +203,9 @@ bool t_host_goes_first(u64 host_vtime, u64 vm_vtime, bool waits, u64 vnow)
 	return host_goes_first(host_vtime, vm_vtime, waits, vnow);
 }
 
-u64 t_host_wake_vtime(u64 vtime, u64 vnow, u64 slept, u32 weight)
+u64 t_slept_vtime(u64 vtime, u64 vnow, u64 credit, u64 slept, s32 cpus, u32 weight)
 {
-	return host_wake_vtime(vtime, vnow, slept, weight);
+	return slept_vtime(vtime, vnow, credit, slept, cpus, weight);
 }
 
 bool t_host_preempts_host(u64 waker_vtime, u64 running_vtime)

@@ -75,18 +75,20 @@ proptest! {
         prop_assert_eq!(unsafe { t_vm_has_turn(&vm, vnow, now) }, class == 1);
     }
 
-    /// It keeps 9 ms, and is charged for no more than it could have used as it slept.
+    /// It keeps @credit, and is charged for no more than it could have used as it slept.
     #[test]
-    fn a_short_sleep_costs_a_host_task_no_more_than_it_lasts(
+    fn a_short_sleep_costs_no_more_than_could_be_used_meanwhile(
         vnow: u64, d in -1_000_000_000i64..1_000_000_000, slept: u64, weight: u32,
+        credit in 0u64..100 * MS, cpus in -1i32..1024,
     ) {
         let vtime = vnow.wrapping_add_signed(d);
         for slept in [slept, slept % (20 * MS)] {
-            let woken = unsafe { t_host_wake_vtime(vtime, vnow, slept, weight) };
-            let could = i128::from(slept) * i128::from(ONE) / i128::from(weight.max(1));
-            let credit = i128::from(d.max(-9 * MS as i64));
+            let woken = unsafe { t_slept_vtime(vtime, vnow, credit, slept, cpus, weight) };
+            let used = i128::from(slept) * i128::from(cpus.max(1));
+            let could = used * i128::from(ONE) / i128::from(weight.max(1));
+            let kept = i128::from(d.max(-(credit as i64)));
             let most = if slept > 1000 * MS { i128::MAX } else { i128::from(d) + could };
-            prop_assert_eq!(i128::from(woken.wrapping_sub(vnow) as i64), credit.min(most));
+            prop_assert_eq!(i128::from(woken.wrapping_sub(vnow) as i64), kept.min(most));
         }
     }
 

@@ -53,7 +53,8 @@ unsafe extern "C" {
     fn t_vm_has_turn(vm: *const vm_ctx, vnow: u64, now: u64) -> bool;
     fn t_host_can_wait(weight: u32, n: u64, cpus: u32) -> bool;
     fn t_host_goes_first(host_vtime: u64, vm_vtime: u64, waits: bool, vnow: u64) -> bool;
-    fn t_host_wake_vtime(vtime: u64, vnow: u64, slept: u64, weight: u32) -> u64;
+    fn t_slept_vtime(vtime: u64, vnow: u64, credit: u64, slept: u64, cpus: i32, weight: u32)
+    -> u64;
     fn t_host_preempts_host(waker_vtime: u64, running_vtime: u64) -> bool;
     fn t_vcpu_halts(vm: *const vm_ctx, ran: u64) -> bool;
     fn t_vm_is_whole(vm: *const vm_ctx) -> bool;

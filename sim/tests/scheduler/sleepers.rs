@@ -46,6 +46,24 @@ fn a_sleeper_keeps_its_time_beside_a_heavy_vm() {
     assert!(baton.0 > eevdf.0, "{baton:?} and {eevdf:?}");
 }
 
+/// Its vCPUs often sleep at once, for a moment, and each time it kept no more of what it had waited
+/// for its turn than if it had slept for long: 0.86 of its work under EEVDF.
+#[test]
+fn a_vm_that_sleeps_for_a_moment_keeps_what_it_is_owed() {
+    let (mut fair, mut ours) = (0.0, 0.0);
+    for seed in 1..=4 {
+        let [eevdf, baton] = beside(&format!(
+            "pcpus = 4\nseed = {seed}\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
+             program = [\"sleep 42us ±20%\", \"compute 21us ±20%\", \"done\"]\n\
+             [[vm]]\nvcpus = 4\nworkload = \"compute\"\n[[vm]]\nvcpus = 4\nworkload = \"lock\"\n\
+             [[vm]]\nvcpus = 4\nweight = 200\nworkload = \"compute\"\n"
+        ));
+        fair += eevdf.0;
+        ours += baton.0;
+    }
+    assert!(ours > 0.95 * fair, "{ours} and {fair}");
+}
+
 /// Threads of the host that sleep a lot are as prompt beside a crowd as on an idle host (a thread
 /// that runs for 5 us and sleeps for 50 does so 18,182 times a second), and cost the crowd what
 /// they use.
