@@ -130,6 +130,15 @@ static void spend_part(const struct vm_ctx *vm, s32 cpu, u64 now)
 	c->brief = BRIEF_PART;
 }
 
+/* It sleeps again: what it has not used of its visit, it keeps. Not more than one: see above. */
+static void spare_part(const struct vm_ctx *vm, s32 cpu, u64 now)
+{
+	u64 visit = part_needs(vm, cpu) + BOOST_IPI_NS, until = cpu_ctx(cpu)->back_at;
+
+	if (vtime_before(now, until))
+		bound_queue(cpu)->visits_from -= visit / BOOST_IPI_NS * (until - now);
+}
+
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
 static inline s32 cpus_for(const struct task_struct *p)
 {

@@ -177,6 +177,7 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 {
 	struct task_ctx *t = task_ctx(p);
 	s32 cpu = scx_bpf_task_cpu(p);
+	struct vm_ctx *vm;
 
 	if (!t)
 		return;
@@ -187,6 +188,9 @@ void BPF_STRUCT_OPS(baton_stopping, struct task_struct *p, bool runnable)
 		bequeath(p, t, t->run_at);
 	if (!runnable && has_halted(t) && !t->slept_at)
 		t->slept_at = t->run_at;
+	vm = vm_of(t);
+	if (!runnable && vm && t->boosted == BOOST_VISIT && is_bound(p))
+		spare_part(vm, cpu, t->run_at);
 	runs_no_more(t, cpu);
 	t->boosted = BOOST_NONE;
 	t->last_cpu = cpu;

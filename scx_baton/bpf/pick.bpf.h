@@ -154,10 +154,13 @@ verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm, 
 			u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct task_ctx *t = task_ctx(p);
 	u64 slice;
 
-	if (!vm)
+	if (!vm || !t)
 		return 0;
+	/* A visitor that goes on is none any more: a tick looks whether it is to leave. */
+	t->boosted = BOOST_NONE;
 	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p)), cpu, now);
 	runs_until(p, vm, cpu, slice, now);
 	/* Who asked has gone elsewhere. */

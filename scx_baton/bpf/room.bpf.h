@@ -170,15 +170,16 @@ static void leave_to_bound(s32 cpu, u64 now)
 }
 
 /*
- * One of the VM in @slot, which is behind its due, has woken and may run on @cpu alone, where one
- * of a VM runs that is further behind: it may visit that pCPU in its part. Both VMs can be as far
- * behind as they may be, and vnow, which comes on elsewhere, does not tell which is due more.
+ * One of the VM in @slot, which is behind its due, has woken and may run on @cpu alone, where a
+ * host task runs, or one of a VM, that is further behind: it may visit that pCPU in its part. Both
+ * VMs can be as far behind as they may be, several bound host tasks without a bound, and vnow,
+ * which comes on elsewhere, does not tell who is due more.
  */
 static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 
-	return c->runs == RUNS_VCPU && c->vm != slot && lends(cpu, slot, true) &&
+	return (c->runs == RUNS_HOST || c->vm != slot) && lends(cpu, slot, true) &&
 	       !part_in(vm, cpu, now);
 }
 
