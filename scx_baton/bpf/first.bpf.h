@@ -50,6 +50,24 @@ static bool goes_before(u64 vtime, u32 weight, const struct vm_ctx *vm, u64 now)
 			       vnow);
 }
 
+/* Does the first host task in @dsq go before @vm on @cpu, if it waits since @since or longer? */
+verified_once int first_is_due(u64 dsq, s32 cpu, const struct vm_ctx *vm, u64 since, u64 now)
+{
+	struct task_struct *p = __COMPAT_scx_bpf_dsq_peek(dsq);
+	struct task_ctx *t = p ? task_ctx(p) : NULL;
+
+	return t && vm && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       vtime_before(t->queued_at, since) &&
+	       goes_before(p->scx.dsq_vtime, t->weight, vm, now);
+}
+
+/* Does a host task that waits near @cpu? */
+static bool host_is_due(s32 cpu, const struct vm_ctx *vm, u64 since, u64 now)
+{
+	return (host_waiting(cpu, true) > 0 && first_is_due(cpu, cpu, vm, since, now)) ||
+	       (host_waiting(cpu, false) > 0 && first_is_due(llc_dsq(cpu), cpu, vm, since, now));
+}
+
 /* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */
 struct vms_seen {
 	u64 least;

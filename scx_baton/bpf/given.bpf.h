@@ -5,7 +5,6 @@
 #ifndef BATON_GIVEN_BPF_H
 #define BATON_GIVEN_BPF_H
 
-#include "host.bpf.h"
 #include "start.bpf.h"
 
 /*

@@ -90,12 +90,16 @@ static u32 first_weight(const struct host_pick *h, const struct task_ctx *prev)
 }
 
 /* The host tasks that wait for @cpu are candidates. */
-verified_once int consider_host(struct host_pick *h, s32 cpu)
+verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
 {
 	u32 far;
 
 	if (!h)
 		return 0;
+	if (nr_quotas) {
+		park_heads(cpu, now);
+		park_heads(llc_dsq(cpu), now);
+	}
 	consider_queue(h, cpu, cpu, host_waiting(cpu, true), 0);
 	consider_queue(h, llc_dsq(cpu), cpu, host_waiting(cpu, false), 0);
 	if (nr_llcs == 1)
@@ -104,38 +108,6 @@ verified_once int consider_host(struct host_pick *h, s32 cpu)
 	far = far_llc(cpu);
 	consider_queue(h, LLC_DSQ_BASE + far, cpu, *host_queue(MAX_CPUS + far), HOST_FAR_NS);
 	return 0;
-}
-
-/*
- * Does the host task that goes first do so before @vm? @prev is what is known of what has run. The
- * task's weight is looked up only where the VM has its turn.
- */
-static bool host_before(const struct host_pick *h, const struct vm_ctx *vm,
-			const struct task_ctx *prev, u64 now)
-{
-	bool waits;
-
-	if (!h->found)
-		return false;
-	waits = vm_has_turn(vm, vnow, now) && can_wait(first_weight(h, prev));
-	return host_goes_first(h->vtime, vm->vtime, waits, vnow);
-}
-
-/* Does a host task wait for @cpu that goes before @vm, and came before @since? */
-verified_once int host_is_due(s32 cpu, const struct vm_ctx *vm, u64 since, u64 now)
-{
-	struct host_pick h = {};
-	struct task_struct *p;
-	struct task_ctx *t;
-
-	if (!vm)
-		return false;
-	consider_host(&h, cpu);
-	if (!host_before(&h, vm, NULL, now))
-		return false;
-	p = __COMPAT_scx_bpf_dsq_peek(h.dsq);
-	t = p ? task_ctx(p) : NULL;
-	return t && vtime_before(t->queued_at, since);
 }
 
 /*

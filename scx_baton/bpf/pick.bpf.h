@@ -8,6 +8,7 @@
 
 #include "bound.bpf.h"
 #include "given.bpf.h"
+#include "host.bpf.h"
 #include "room.bpf.h"
 
 /*
@@ -194,14 +195,27 @@ struct order {
 	bool choice; /* the one that is furthest behind tells how far all have come */
 };
 
+/*
+ * Does the host task that goes first do so before @vm? @prev is what is known of what has run. The
+ * task's weight is looked up only where the VM has its turn.
+ */
+static bool host_before(const struct order *o, const struct vm_ctx *vm, const struct task_ctx *prev)
+{
+	bool waits;
+
+	if (!o->host.found)
+		return false;
+	waits = vm_has_turn(vm, vnow, o->now) && can_wait(first_weight(&o->host, prev));
+	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
+}
+
 /* Start a vCPU that waits in another LLC, if that goes before those that are first here. */
 static bool dispatch_far(const struct order *o, const struct task_ctx *prev, s32 cpu)
 {
 	u32 far = far_vm(o->slot, o->prev_vm, cpu, !o->host.found, o->now);
 	struct vm_ctx *vm = vm_slot(far);
 
-	return vm && !host_before(&o->host, vm, prev, o->now) &&
-	       dispatch_vcpu(far, cpu, false, o->now);
+	return vm && !host_before(o, vm, prev) && dispatch_vcpu(far, cpu, false, o->now);
 }
 
 /*
@@ -221,7 +235,7 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 		o->slot = next_vm(o->slot, o->prev_vm, cpu, o->now, &o->vms);
 	vm = vm_slot(o->slot);
 	host = o->host.vtime - o->host.later;
-	if (o->host.found && (!vm || host_before(&o->host, vm, t, o->now))) {
+	if (o->host.found && (!vm || host_before(o, vm, t))) {
 		if (o->choice)
 			raise_vnow(llc_of(cpu), host, o->now);
 		if (start_host(&o->host, cpu, prev))
@@ -259,11 +273,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 		o.host.vtime = t->vtime;
 		o.host.seen = 1;
 	}
-	if (nr_quotas) {
-		park_heads(cpu, now);
-		park_heads(llc_dsq(cpu), now);
-	}
-	consider_host(&o.host, cpu);
+	consider_host(&o.host, cpu, now);
 	if (waiting || o.prev_vm != NO_VM)
 		o.slot = next_vm(NO_VM, o.prev_vm, cpu, now, &o.vms);
 	if (nr_llcs > 1 && waiting && dispatch_far(&o, t, cpu))
