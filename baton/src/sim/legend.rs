@@ -8,7 +8,7 @@ macro_rules! column {
     };
     (first) => {
         "
-  × first      work/s as multiple of the first row's, paired by seed; in brackets its 95 % interval"
+  × first      work/s, times the first row's, paired by seed; in brackets its 95 % interval"
     };
     (spread) => {
         "

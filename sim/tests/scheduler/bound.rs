@@ -395,8 +395,8 @@ fn a_pinned_gang_that_sleeps_does_not_wait_for_one_that_may_run_elsewhere() {
     }
 }
 
-/// It slept until it had waited for its part, 12 ms at a time, as the threads are always further
-/// behind than a VM may be: 0.56 of the rounds under EEVDF.
+/// It waited for its part as it woke, 12 ms at a time, as the threads are always further behind
+/// than a VM may be: 0.56 of the rounds under EEVDF.
 #[test]
 fn a_bound_vcpu_that_sleeps_does_not_wait_for_bound_threads() {
     let [eevdf, baton] = beside(
