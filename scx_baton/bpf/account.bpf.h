@@ -11,10 +11,10 @@
 #include "wanted.bpf.h"
 
 /* @t waits from now on, in the queue of the VM whose vCPU it is, or in one for host tasks. */
-verified_once int join_queue(struct task_struct *p __arg_trusted, struct task_ctx *t,
+verified_once int join_queue(struct task_struct *p __arg_trusted, struct task_ctx *t __arg_nonnull,
 			     struct vm_ctx *vm, u64 now)
 {
-	if (!t || (vm && t->queued_vm == t->vm))
+	if (vm && t->queued_vm == t->vm)
 		return 0;
 	leave_host(t);
 	if (!vm) {
@@ -39,17 +39,17 @@ verified_once int join_queue(struct task_struct *p __arg_trusted, struct task_ct
  * It waits no longer. Two pCPUs may come here at once, one that runs it and one that has put it
  * into the queue: one of them counts.
  */
-verified_once int leave_queue(struct task_ctx *t, u64 now)
+verified_once int leave_queue(struct task_ctx *t __arg_nonnull, u64 now)
 {
 	u64 since, waited, busy;
 	struct vm_ctx *vm;
 
-	if (!t || !t->queued_at)
+	if (!t->queued_at)
 		return 0;
 	since = __sync_lock_test_and_set(&t->queued_at, 0);
 	if (!since)
 		return 0;
-	waited = vtime_before(since, now) ? now - since : 0;
+	waited = elapsed(since, now);
 	vm = vm_slot(t->queued_vm);
 	if (t->queued_llc)
 		leave_near(t, t->queued_vm);
@@ -83,11 +83,12 @@ verified_once int leave_queue(struct task_ctx *t, u64 now)
  * The vCPU @t of @vm ran for another @ran ns, @alone of them on a pCPU that nobody else could have
  * had: do they halt often, or exit as they spin, and how much do they have alone?
  */
-verified_once int observe(struct vm_ctx *vm, struct task_ctx *t, s32 cpu, u64 ran, u64 alone)
+verified_once int observe(struct vm_ctx *vm __arg_nonnull, struct task_ctx *t __arg_nonnull,
+			  s32 cpu, u64 ran, u64 alone)
 {
 	u64 seen, halting, spins, costop, waited;
 
-	if (!vm || !t || !halts_followed())
+	if (!halts_followed())
 		return 0;
 	seen = __sync_fetch_and_add(&vm->seen_ns, ran) + ran;
 	if (vcpu_halts(vm, t->ran))
@@ -139,8 +140,7 @@ verified_once int settle(u32 slot, u32 id, u32 cpu, bool runs, u64 now)
 	v = bpf_map_lookup_elem(&vcpus, &key);
 	if (!v)
 		return 0;
-	if (vtime_before(v->owes_since, now))
-		__sync_fetch_and_add(&vm->times.owed_ns, now - v->owes_since);
+	__sync_fetch_and_add(&vm->times.owed_ns, elapsed(v->owes_since, now));
 	for (i = 0; i < VCPU_WORDS; i++)
 		v->owes[i] = 0;
 	return 0;
@@ -171,11 +171,9 @@ static u64 bound_vnow(s32 cpu, u64 first)
 }
 
 /* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
-verified_once int charge_host(const struct task_struct *p __arg_trusted, struct task_ctx *t,
-			      s32 cpu, u64 ran)
+verified_once int charge_host(const struct task_struct *p __arg_trusted,
+			      struct task_ctx *t __arg_nonnull, s32 cpu, u64 ran)
 {
-	if (!t)
-		return 0;
 	t->wants += ran;
 	/* Its vtime is the VM's now. */
 	if (vm_of(t))
@@ -218,14 +216,13 @@ static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot,
 }
 
 /* @p, a vCPU of @vm, ran for another @ran ns. */
-verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct task_ctx *t,
-			      struct vm_ctx *vm, s32 cpu, u64 ran)
+verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
+			      struct task_ctx *t __arg_nonnull, struct vm_ctx *vm __arg_nonnull,
+			      s32 cpu, u64 ran)
 {
 	u64 add, vtime, clamped;
 	bool charged;
 
-	if (!t || !vm)
-		return 0;
 	t->vtime += weighted(ran, t->weight);
 	t->outside_ns += ran;
 	t->times.ran_ns += ran;
@@ -250,7 +247,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted, struct 
 /* Charge the time since the last charge: to the VM and inside it, or to the host task. */
 static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
-	u64 ran = vtime_before(now, t->run_at) ? 0 : now - t->run_at;
+	u64 ran = elapsed(t->run_at, now);
 	struct vm_ctx *vm = vm_slot(t->run_vm);
 
 	t->run_at = now;
@@ -268,12 +265,13 @@ static void charge(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64
  * that end within 2 ms left none of two pCPUs to two threads that compute, in a cgroup of the same
  * weight.
  */
-verified_once int bequeath(struct task_struct *p __arg_trusted, struct task_ctx *t, u64 now)
+verified_once int bequeath(struct task_struct *p __arg_trusted, struct task_ctx *t __arg_nonnull,
+			   u64 now)
 {
 	struct cgroup *cgrp;
 	struct cgrp_ctx *c;
 
-	if (!t || vm_of(t))
+	if (vm_of(t))
 		return 0;
 	cgrp = scx_bpf_task_cgroup(p);
 	if (!cgrp)
@@ -320,10 +318,10 @@ static void leave_vm(const struct task_struct *p, struct task_ctx *t)
 	/* Not the entry of a thread that runs the vCPU after this one. Its VM may be gone. */
 	if (v && v->pid == p->pid)
 		bpf_map_delete_elem(&vcpus, &key);
-	if (!vm)
-		return;
-	if (__sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
+	if (vm && __sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1)
 		vm_forget(vm);
+	t->vm = NO_VM;
+	t->vtime = vnow;
 }
 
 /*
@@ -347,8 +345,7 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
-	u64 since = vm ? vm->busy_since : t->run_at,
-	    slept = vtime_before(since, now) ? now - since : 0;
+	u64 slept = elapsed(vm ? vm->busy_since : t->run_at, now);
 
 	t->woken_at = now;
 	if (!vm) {

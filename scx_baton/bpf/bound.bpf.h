@@ -17,9 +17,7 @@ verified_once u32 next_waiting(u32 llc, u32 last)
 	u64 word;
 
 	bpf_for(i, 0, words + 1) {
-		w = first + i;
-		if (w >= words)
-			w -= words;
+		w = around(first + i, words);
 		word = *vms_near(llc, w);
 		if (!i)
 			word &= ~0ULL << (last + 1) % 64;

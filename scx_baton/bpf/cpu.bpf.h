@@ -30,7 +30,6 @@ struct cpu_ctx {
 	u16 runs; /* enum cpu_runs */
 	u16 runs_bound; /* it may run on no other pCPU */
 	u32 vm; /* slot, while it runs a vCPU */
-	u32 vcpu_id; /* the same */
 	s32 pid; /* the same */
 	u32 kicked; /* preemption is on its way, do not ask for another */
 	u32 brief; /* enum brief */
@@ -110,9 +109,7 @@ static u64 part_needs(const struct vm_ctx *vm, s32 cpu)
 /* In how many ns may one of @vm, which may run on @cpu alone, visit it? */
 static u64 part_in(const struct vm_ctx *vm, s32 cpu, u64 now)
 {
-	s64 in = bound_queue(cpu)->visits_from + part_needs(vm, cpu) - now;
-
-	return in > 0 ? in : 0;
+	return elapsed(now, bound_queue(cpu)->visits_from + part_needs(vm, cpu));
 }
 
 /* It does. What runs there goes on afterwards. */
@@ -133,10 +130,9 @@ static void spend_part(const struct vm_ctx *vm, s32 cpu, u64 now)
 /* It sleeps again: what it has not used of its visit, it keeps. Not more than one: see above. */
 static void spare_part(const struct vm_ctx *vm, s32 cpu, u64 now)
 {
-	u64 visit = part_needs(vm, cpu) + BOOST_IPI_NS, until = cpu_ctx(cpu)->back_at;
+	u64 visit = part_needs(vm, cpu) + BOOST_IPI_NS;
 
-	if (vtime_before(now, until))
-		bound_queue(cpu)->visits_from -= visit / BOOST_IPI_NS * (until - now);
+	bound_queue(cpu)->visits_from -= visit / BOOST_IPI_NS * elapsed(now, cpu_ctx(cpu)->back_at);
 }
 
 /* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
@@ -181,7 +177,7 @@ verified_once int polls(s32 cpu)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = c->runs == RUNS_VCPU ? vm_slot(c->vm) : NULL;
 
-	return vm && halts_followed() && vm_has_bit(vm->polling, c->vcpu_id);
+	return vm && halts_followed() && vm_has_bit(vm->polling, runs_on(cpu)->vcpu);
 }
 
 /* May what runs on @cpu be asked to lend it? A vCPU of the VM in @slot, or anything if @any. */

@@ -11,22 +11,18 @@
 static u32 far_llc(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u32 llc;
 
 	c->far = c->far + 1 < nr_llcs ? c->far + 1 : 1;
-	llc = llc_of(cpu) + c->far;
-	return llc < nr_llcs ? llc : llc - nr_llcs;
+	return around(llc_of(cpu) + c->far, nr_llcs);
 }
 
 /* Host tasks of other LLCs, when there is nothing closer to run. */
 verified_once int steal_host_task(s32 cpu)
 {
-	u32 i, llc, home = cpu_llc[cpu & (MAX_CPUS - 1)];
+	u32 i, llc;
 
 	bpf_for(i, 1, nr_llcs) {
-		llc = home + i;
-		if (llc >= nr_llcs)
-			llc -= nr_llcs;
+		llc = around(llc_of(cpu) + i, nr_llcs);
 		if (*host_queue(MAX_CPUS + llc) > 0 &&
 		    scx_bpf_dsq_move_to_local(LLC_DSQ_BASE + llc, 0))
 			return true;

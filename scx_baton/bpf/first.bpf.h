@@ -19,10 +19,10 @@ static inline u64 rank_of(const struct cpu_ctx *c, u32 slot, const struct vm_ctx
 }
 
 /* The same as a call, where it is not on the way of each VM that waits. */
-verified_once u64 rank_on(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
-			  u64 now)
+verified_once u64 rank_on(const struct cpu_ctx *c __arg_nonnull, u32 slot,
+			  const struct vm_ctx *vm __arg_nonnull, s32 running, u64 now)
 {
-	return c && vm ? rank_of(c, slot, vm, running, now) : 0;
+	return rank_of(c, slot, vm, running, now);
 }
 
 /* May @vm, which has @slot, take the pCPU from the vCPU that @c runs? */
@@ -84,14 +84,13 @@ struct vms_seen {
 };
 
 /* Is the VM in @slot the one that is looked for, so far? */
-verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
+verified_once int look_at_vm(u32 slot, struct vms_seen *seen __arg_nonnull, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
 	u64 rank;
 
-	if (!vm || !seen)
-		return 0;
-	if (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu)))
+	if (!vm ||
+	    (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu))))
 		return 0;
 	if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
 		seen->least = vm->vtime;
@@ -111,15 +110,14 @@ verified_once int look_at_vm(u32 slot, struct vms_seen *seen, u64 now)
  * of equals, the one with the lower slot. A vCPU of @prev_vm, which is about to leave this pCPU,
  * still counts as running. All that were looked at are in @seen.
  */
-verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now, struct vms_seen *seen)
+verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now,
+			  struct vms_seen *seen __arg_nonnull)
 {
 	u32 w, i, words = vm_words(vm_end());
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_slot(last);
 	u64 word;
 
-	if (!seen)
-		return NO_VM;
 	seen->cpu = cpu;
 	seen->prev_vm = prev_vm;
 	seen->last = last;

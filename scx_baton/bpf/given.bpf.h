@@ -44,8 +44,8 @@ static bool dispatch_given(s32 cpu, bool asked, u64 now)
 	bool started;
 
 	if (why == BOOST_NONE) {
-		slice = c->donates_until - now;
-		if (asked || (s64)slice <= 0 || host_is_due(cpu, vm_slot(slot), now, now))
+		slice = elapsed(now, c->donates_until);
+		if (asked || !slice || host_is_due(cpu, vm_slot(slot), now, now))
 			pid = 0;
 		else if (dispatch_visitor(slot, cpu, now))
 			return true;

@@ -32,15 +32,13 @@ struct behind {
  * The first one in @dsq that may run on @cpu; behind many that may not one like the last of those.
  * False: there is none.
  */
-verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b)
+verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b __arg_nonnull)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = zero;
 	bool found;
 
-	if (!b)
-		return false;
 	bpf_for_each(scx_dsq, p, dsq, 0) {
 		found = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 		if (!found && ++seen < MAX_HOST_WALK)
@@ -90,12 +88,10 @@ static u32 first_weight(const struct host_pick *h, const struct task_ctx *prev)
 }
 
 /* The host tasks that wait for @cpu are candidates. */
-verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
+verified_once int consider_host(struct host_pick *h __arg_nonnull, s32 cpu, u64 now)
 {
 	u32 far;
 
-	if (!h)
-		return 0;
 	if (nr_quotas) {
 		park_heads(cpu, now);
 		park_heads(llc_dsq(cpu), now);
@@ -110,23 +106,16 @@ verified_once int consider_host(struct host_pick *h, s32 cpu, u64 now)
 	return 0;
 }
 
-/*
- * Start the first one of @dsq on @cpu; if only tasks are there that may not run here, the next
- * best.
- */
-verified_once int start_from(u64 dsq, s32 cpu)
-{
-	return scx_bpf_dsq_move_to_local(dsq, 0) ||
-	       (dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
-}
-
-static bool start_host(struct host_pick *h, s32 cpu, struct task_struct *prev)
+/* It starts on @cpu; if only tasks are in its queue that may not run here, the next best. */
+verified_once int start_host(const struct host_pick *h __arg_nonnull, s32 cpu,
+			     struct task_struct *prev __arg_trusted __arg_nullable)
 {
 	if (h->runs && prev) {
 		scx_bpf_task_set_slice(prev, HOST_SLICE_NS);
 		return true;
 	}
-	return start_from(h->dsq, cpu);
+	return scx_bpf_dsq_move_to_local(h->dsq, 0) ||
+	       (h->dsq != cpu && scx_bpf_dsq_move_to_local(cpu, 0));
 }
 
 #endif /* BATON_HOST_BPF_H */

@@ -235,6 +235,8 @@ struct cpu_runs_vcpu {
 enum baton_count {
 	COUNT_SLOTS_END, /* one past the highest slot in use */
 	COUNT_WAITING, /* vCPUs in the queues of all VMs */
+	COUNT_BOUND, /* of them, those that wait for one pCPU alone */
+	COUNT_BOUND_HOST, /* host tasks that do */
 	COUNT_POLLING, /* vCPUs with a bit in @polling */
 	COUNT_SLOTLESS, /* times that a vCPU was met whose VM is one too many */
 	COUNT_QUOTALESS, /* times that a cpu.max was met which is one too many */

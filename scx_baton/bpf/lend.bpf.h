@@ -142,13 +142,12 @@ verified_once u64 visit_for(u32 slot, u32 sender, bool spins)
 /* The timer's: each of those that owe the sender gets a sibling's pCPU, as far as they go. */
 static int lend(void *map, int *key, struct lend_timer *at)
 {
-	struct cpu_ctx *c = cpu_ctx(at->cpu);
-	u32 slot = at->slot, sender = at->sender, i;
+	u32 slot = at->sender >> 32, sender = at->sender, i;
 	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 	u64 again;
 	s32 cpu;
 
-	if (c->runs != RUNS_VCPU || c->vm != slot || c->vcpu_id != sender)
+	if (runs_on(at->cpu)->vcpu != at->sender)
 		return 0;
 	if (at->spins && lend_own(slot, sender, at->cpu))
 		return 0;
@@ -156,9 +155,7 @@ static int lend(void *map, int *key, struct lend_timer *at)
 	if (at->spins)
 		looks = 0;
 	bpf_for(i, 1, looks) {
-		cpu = at->cpu + i;
-		if (cpu >= nr_cpu_ids)
-			cpu -= nr_cpu_ids;
+		cpu = around(at->cpu + i, nr_cpu_ids);
 		if (!lend_cpu(slot, sender, cpu))
 			break;
 	}

@@ -39,8 +39,7 @@ static inline bool vm_has_bit(const u64 *words, u32 vcpu_id)
 struct lend_timer {
 	struct bpf_timer timer;
 	s32 cpu; /* of the sender */
-	u32 slot;
-	u32 sender; /* its vcpu_id */
+	u64 sender; /* as vcpu_key() */
 	u32 spins; /* it lends its own pCPU, with which it has nothing better to do */
 };
 
@@ -71,14 +70,13 @@ verified_once int waits_for(s32 pid, u32 slot, s32 cpu)
 }
 
 /* The vCPU @sender, which runs here, has sent IPIs to some that wait. */
-static inline void lend_soon(u32 slot, u32 sender, bool spins)
+static inline void lend_soon(u64 sender, bool spins)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	struct lend_timer *lend = bpf_map_lookup_elem(&lend_timers, &cpu);
 
 	if (!lend)
 		return;
-	lend->slot = slot;
 	lend->sender = sender;
 	lend->spins = spins;
 	bpf_timer_start(&lend->timer, LEND_AFTER_NS, 0);
@@ -105,7 +103,7 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 	__sync_fetch_and_or(&sender->owed[vcpu_word(to)], vcpu_bit(to));
 	__sync_fetch_and_or(&sender->owed_words, 1U << vcpu_word(to));
 	if (v->lend_pending && vm_lends(vm))
-		lend_soon(slot, from, false);
+		lend_soon(own, false);
 }
 
 /*
@@ -120,7 +118,7 @@ static inline void spins_on(const struct task_ctx *t)
 
 	me = vm && vm->nr_queued > 0 ? bpf_map_lookup_elem(&vcpus, &own) : NULL;
 	if (me && me->owed_words)
-		lend_soon(t->vm, t->vcpu_id, true);
+		lend_soon(own, true);
 }
 
 #endif /* BATON_OWING_BPF_H */

@@ -13,9 +13,9 @@
 /* @t, a vCPU of @vm or a host task, has waited for CPU time until @now. */
 static void unparked(struct task_ctx *t, struct vm_ctx *vm, u64 now)
 {
-	u64 since = __sync_lock_test_and_set(&t->parked_at, 0), waited = now - since;
+	u64 since = __sync_lock_test_and_set(&t->parked_at, 0), waited = elapsed(since, now);
 
-	if (!vm || !since || !vtime_before(since, now))
+	if (!vm || !since)
 		return;
 	t->times.throttled_ns += waited;
 	__sync_fetch_and_add(&vm->times.throttled_ns, waited);

@@ -99,9 +99,7 @@ static bool dispatch_any(struct cpu_ctx *c, s32 cpu, u64 now)
 	u32 i, slot, end = vm_end();
 
 	bpf_for(i, 0, end) {
-		slot = c->vm + 1 + i;
-		if (slot >= end)
-			slot -= end;
+		slot = around(c->vm + 1 + i, end);
 		if (dispatch_vcpu(slot, cpu, false, now))
 			return true;
 	}
@@ -132,33 +130,23 @@ static bool must_leave(const struct task_struct *prev, const struct task_ctx *t,
 	       throttled_until(t, now) || (asked && has_halted(t) && !t->slept_at);
 }
 
-/* What comes of the VM that goes first. */
-enum tried { TRIED_IN_VAIN, TRIED_STARTS, TRIED_GOES_ON };
-
-/*
- * The VM in @slot goes first on @cpu; @t is its vCPU that has run there, if any. That one goes on,
- * unless a sibling that may run here is behind it.
- */
-static __always_inline enum tried try_vm(u32 slot, const struct task_ctx *t, s32 cpu, u64 now)
+/* Is the first vCPU that waits for the VM in @slot behind @t, a sibling? */
+static bool sibling_is_behind(u32 slot, const struct task_ctx *t)
 {
-	bool goes_on = t && !kept_out(t, now);
-	u64 other;
+	u64 first;
 
-	if ((!goes_on || (peek_vtime(vm_dsq(slot), &other) && vtime_before(other, t->vtime))) &&
-	    dispatch_vcpu(slot, cpu, false, now))
-		return TRIED_STARTS;
-	return goes_on ? TRIED_GOES_ON : TRIED_IN_VAIN;
+	return peek_vtime(vm_dsq(slot), &first) && vtime_before(first, t->vtime);
 }
 
 /* The vCPU @p of the VM in @slot goes on, on @cpu. */
-verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm, u32 slot, s32 cpu,
-			u64 now)
+verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm __arg_nonnull,
+			u32 slot, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct task_ctx *t = task_ctx(p);
 	u64 slice;
 
-	if (!vm || !t)
+	if (!t)
 		return 0;
 	/* A visitor that goes on is none any more: a tick looks whether it is to leave. */
 	t->boosted = BOOST_NONE;
@@ -220,17 +208,16 @@ static bool dispatch_far(const struct order *o, const struct task_ctx *prev, s32
 
 /*
  * Try the VM that is next in @o, or the host task that goes before it; @t is what is known of
- * @prev, if that may go on.
+ * @prev, if that may go on: it does unless a sibling that may run here is behind it. False: in
+ * vain.
  */
 verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable,
-			   const struct task_ctx *t, s32 cpu, struct order *o)
+			   const struct task_ctx *t, s32 cpu, struct order *o __arg_nonnull)
 {
+	bool starts, goes_on;
 	struct vm_ctx *vm;
-	u32 tried;
 	u64 host;
 
-	if (!o)
-		return TRIED_STARTS;
 	if (o->again)
 		o->slot = next_vm(o->slot, o->prev_vm, cpu, o->now, &o->vms);
 	vm = vm_slot(o->slot);
@@ -239,20 +226,22 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 		if (o->choice)
 			raise_vnow(llc_of(cpu), host, o->now);
 		if (start_host(&o->host, cpu, prev))
-			return TRIED_STARTS;
+			return true;
 		o->host.found = false;
 	}
 	if (!vm)
-		return TRIED_IN_VAIN;
-	tried = try_vm(o->slot, o->slot == o->prev_vm ? t : NULL, cpu, o->now);
-	if (tried != TRIED_IN_VAIN && !o->again && o->choice)
+		return false;
+	goes_on = t && o->slot == o->prev_vm && !kept_out(t, o->now);
+	starts = (!goes_on || sibling_is_behind(o->slot, t)) &&
+		 dispatch_vcpu(o->slot, cpu, false, o->now);
+	if ((starts || goes_on) && !o->again && o->choice)
 		/* A host task that waits for the VM's turn to end can be behind that. */
 		raise_vnow(llc_of(cpu),
 			   o->host.found && vtime_before(host, o->least) ? host : o->least, o->now);
-	if (tried == TRIED_GOES_ON && prev)
+	if (!starts && goes_on && prev)
 		go_on(prev, vm, o->slot, cpu, o->now);
 	o->again = true;
-	return tried;
+	return starts || goes_on;
 }
 
 /*
@@ -292,7 +281,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	}
 
 	bpf_for(try, 0, MAX_TRIES) {
-		if (try_next(prev, t, cpu, &o) != TRIED_IN_VAIN)
+		if (try_next(prev, t, cpu, &o))
 			return true;
 		if (o.slot == NO_VM)
 			break;

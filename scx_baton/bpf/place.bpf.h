@@ -47,14 +47,13 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
 }
 
 /* A host task is about to wait: not for long, whatever it weighs. The slice that it gets. */
-verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct task_ctx *t)
+verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
+			     struct task_ctx *t __arg_nonnull)
 {
 	u64 all = entities() >> 8, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 
-	if (!t)
-		return HOST_SLICE_NS;
 	/* Thousands that start at once are counted there as they come to run. */
 	if (waiting > 0 && all < waiting)
 		all = waiting;
@@ -64,7 +63,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted, struct t
 		at = competing_vnow(cpu);
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
-	} else if (waits_bound(t) && vtime_before(t->vtime, vnow)) {
+	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, vnow)) {
 		/* It may run elsewhere from now on, and is owed nothing for waits there. */
 		t->vtime = vnow;
 	}

@@ -139,6 +139,12 @@ static inline bool vtime_before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
+/* ns from @from until @to; 0 if that is not later, as the clocks of two pCPUs differ a little. */
+static inline u64 elapsed(u64 from, u64 to)
+{
+	return vtime_before(from, to) ? to - from : 0;
+}
+
 static inline u64 weighted(u64 ns, u32 weight)
 {
 	return ns * WEIGHT_AVERAGE / (weight ? weight : 1);

@@ -94,7 +94,7 @@ static inline void count_in(u64 *buckets, u64 ns)
 /* The guest of @t goes on, which halted. */
 static inline void halt_ends(struct halt_times *halt, const struct task_ctx *t, u64 now)
 {
-	u64 ns = (s64)(now - t->halted_at) > 0 ? now - t->halted_at : 0;
+	u64 ns = elapsed(t->halted_at, now);
 
 	count_in(halt->lengths, ns);
 	if (!t->slept_at) {
@@ -103,8 +103,7 @@ static inline void halt_ends(struct halt_times *halt, const struct task_ctx *t, 
 		return;
 	}
 	__sync_fetch_and_add(&halt->slept, 1);
-	if ((s64)(t->slept_at - t->halted_at) > 0)
-		__sync_fetch_and_add(&halt->vain_ns, t->slept_at - t->halted_at);
+	__sync_fetch_and_add(&halt->vain_ns, elapsed(t->halted_at, t->slept_at));
 }
 
 #endif /* BATON_POLLING_BPF_H */

@@ -87,14 +87,11 @@ verified_once u64 released_at(u32 slot, u64 now)
  * Until when the cgroups above @t do not let it run, ns; 0: it may, or the kernel's watchdog would
  * soon end the scheduler because it has not run. Many calls deep already: see verified_once.
  */
-verified_once u64 held_until(const struct task_ctx *t, u64 now)
+verified_once u64 held_until(const struct task_ctx *t __arg_nonnull, u64 now)
 {
 	u64 until = 0, release, rescue, since;
-	u32 i, slot;
+	u32 i, slot = t->quota;
 
-	if (!t)
-		return 0;
-	slot = t->quota;
 	bpf_for(i, 0, MAX_QUOTA_CHAIN) {
 		if (!slot)
 			break;
@@ -146,14 +143,10 @@ verified_once int quotas_charge(u32 slot, u64 ran)
 
 /* @at becomes @release, if that is earlier or @at is 0; whether it does. Of several the earliest
  * stays. */
-verified_once int make_earlier(u64 *at, u64 release)
+verified_once int make_earlier(u64 *at __arg_nonnull, u64 release)
 {
-	u64 is, was;
+	u64 is = *at, was;
 	u32 i;
-
-	if (!at)
-		return false;
-	is = *at;
 
 	bpf_for(i, 0, MAX_RACERS) {
 		if (is && !vtime_before(release, is))

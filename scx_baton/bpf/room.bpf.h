@@ -45,13 +45,13 @@ struct room_found {
  * May the waking task preempt what @cpu runs? A vCPU that may run on no other pCPU does not wait
  * for a task that may, if its VM is behind its due, or further behind than that.
  */
-verified_once int may_preempt(s32 cpu, const struct room_found *found)
+verified_once int may_preempt(s32 cpu, const struct room_found *found __arg_nonnull)
 {
 	struct vm_ctx *vm, *running;
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	bool behind;
 
-	if (!found || c->kicked || c->boost_pid || c->runs == RUNS_NOTHING)
+	if (c->kicked || c->boost_pid || c->runs == RUNS_NOTHING)
 		return false;
 	vm = vm_slot(found->slot);
 	running = vm_slot(c->runs == RUNS_VCPU ? c->vm : NO_VM);
@@ -69,12 +69,10 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found)
 }
 
 /* Is there room on @cpu, and better than what was found? True: that will do. */
-verified_once int look_for_room(s32 cpu, struct room_found *found)
+verified_once int look_for_room(s32 cpu, struct room_found *found __arg_nonnull)
 {
 	u32 room = ROOM_NONE;
 
-	if (!found)
-		return false;
 	if (found->enough == ROOM_POLLS && !cpu_ctx(cpu)->kicked && polls(cpu))
 		room = ROOM_POLLS;
 	else if (found->room < ROOM_TAKEN && may_preempt(cpu, found))
@@ -130,14 +128,12 @@ static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slo
 }
 
 /* Make room for @p, which has just woken, and waits in its queue. */
-verified_once int preempt_for(struct task_struct *p __arg_trusted, const struct task_ctx *t,
-			      struct vm_ctx *vm, u64 now)
+verified_once int preempt_for(struct task_struct *p __arg_trusted,
+			      const struct task_ctx *t __arg_nonnull, struct vm_ctx *vm, u64 now)
 {
 	s32 home = scx_bpf_task_cpu(p), best;
 	struct cpu_ctx *c = cpu_ctx(home);
 
-	if (!t)
-		return 0;
 	/* The sibling there had a longer slice, as all had a pCPU. */
 	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
 	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
@@ -187,15 +183,14 @@ static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
  * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
  * there goes on when it sleeps, or at the first tick after its slice.
  */
-verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted, struct task_ctx *t,
-				   struct vm_ctx *vm, u64 enq_flags, u64 now)
+verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted,
+				   struct task_ctx *t __arg_nonnull,
+				   struct vm_ctx *vm __arg_nonnull, u64 enq_flags, u64 now)
 {
 	struct cpu_ctx *c;
 	bool part;
 	s32 cpu;
 
-	if (!t || !vm)
-		return false;
 	cpu = find_room(p, t->vm, t->vtime, t->weight, now);
 	part = cpu < 0 && is_bound(p) && wakes_in_part(vm, t->vm, scx_bpf_task_cpu(p), now);
 	if (part)

@@ -11,15 +11,12 @@
  * @p runs on @cpu from now on, for its VM or as a host task. A thread can become a vCPU, or one
  * of another VM, while it runs. @picked: for a reason of its own, not on a slice given away.
  */
-verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx *t, s32 cpu,
-			   bool picked)
+verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx *t __arg_nonnull,
+			   s32 cpu, bool picked)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *vm;
+	struct vm_ctx *vm = vm_of(t);
 
-	if (!t)
-		return 0;
-	vm = vm_of(t);
 	c->runs_bound = is_bound(p);
 	if (!vm) {
 		t->run_vm = NO_VM;
@@ -39,7 +36,6 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 		c->mixed_at = t->run_at;
 	c->vm_ran_at = t->run_at;
 	c->vm = t->vm;
-	c->vcpu_id = t->vcpu_id;
 	c->pid = p->pid;
 	if (has_halted(t) && !t->slept_at)
 		poll_begins(vm, t->vcpu_id);
@@ -75,8 +71,7 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 		since = vm->busy_since;
 		if (__sync_fetch_and_sub(&vm->nr_running, 1) == 1) {
 			vm->busy_since = now;
-			if (vtime_before(since, now))
-				__sync_fetch_and_add(&vm->busy_ns, now - since);
+			__sync_fetch_and_add(&vm->busy_ns, elapsed(since, now));
 		}
 		if (t->awaiting_verdict)
 			__sync_fetch_and_add(&vm->times.useful, 1);
@@ -119,11 +114,8 @@ static void stays_vcpu(const struct task_struct *p, struct task_ctx *t, s32 cpu)
 	if (p->flags & PF_VCPU)
 		t->outside_ns = 0;
 	runs_on(cpu)->outside = t->outside_ns > OUTSIDE_NS / 2;
-	if (t->outside_ns <= OUTSIDE_NS || !vm_of(t))
-		return;
-	leave_vm(p, t);
-	t->vm = NO_VM;
-	t->vtime = vnow;
+	if (t->outside_ns > OUTSIDE_NS && vm_of(t))
+		leave_vm(p, t);
 }
 
 #endif /* BATON_RUNS_BPF_H */

@@ -84,14 +84,15 @@ struct walk_queue {
 enum walked { WALK_ON, WALK_PARKS, WALK_STARTS, WALK_ENDS };
 
 /* May @p start on @cpu? */
-verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu, struct walk_queue *w)
+verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu,
+			       struct walk_queue *w __arg_nonnull)
 {
 	struct task_ctx *t = task_ctx(p);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm;
 	s32 leaves;
 
-	if (!w || !t || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+	if (!t || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 		return WALK_ON;
 	if ((w->pass != PASS_KEPT_OUT && kept_out(t, w->now)) || (is_kept(t) && t->last_cpu != cpu))
 		return WALK_ON;
@@ -119,7 +120,6 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu, str
 	else
 		w->slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)),
 				    cpu, w->now);
-	t->boosted = w->visits ? BOOST_VISIT : BOOST_NONE;
 	return WALK_STARTS;
 }
 
@@ -137,18 +137,18 @@ verified_once int dispatch_pass(u32 slot, s32 cpu, u32 pass, bool visits, u64 no
 			continue;
 		if (walked == WALK_ENDS)
 			break;
-		if (walked == WALK_STARTS) {
-			scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, w.slice);
-			if (scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
-				return true;
-		}
 		if (walked == WALK_PARKS) {
 			park_from(BPF_FOR_EACH_ITER, p, w.release, now);
 			continue;
 		}
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, w.slice);
+		if (!scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0))
+			continue;
 		t = task_ctx(p);
-		if (t)
-			t->boosted = BOOST_NONE;
+		/* It begins to run no earlier: this pCPU's runqueue is locked. */
+		if (t && visits)
+			t->boosted = BOOST_VISIT;
+		return true;
 	}
 	return false;
 }

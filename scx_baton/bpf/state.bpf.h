@@ -5,7 +5,7 @@
 #ifndef BATON_STATE_BPF_H
 #define BATON_STATE_BPF_H
 
-#include "intf.h"
+#include "policy.h"
 
 /*
  * A function that the verifier looks at once in each program, whatever its arguments are: one that
@@ -61,6 +61,12 @@ static volatile u32 zero;
 	(bpf_timer_init(&(of)->timer, &(map), CLOCK_MONOTONIC)                                     \
 		 ?: bpf_timer_set_callback(&(of)->timer, callback))
 
+/* @i, below 2 * @n, counted round. */
+static inline u32 around(u32 i, u32 n)
+{
+	return i < n ? i : i - n;
+}
+
 static inline void stat_add(u32 stat, u64 n)
 {
 	u32 only = 0;
@@ -114,7 +120,7 @@ static inline u64 vm_busy(const struct vm_ctx *vm, u64 now)
 {
 	u64 since = vm->busy_since;
 
-	return vm->busy_ns + (vm->nr_running > 0 && (s64)(now - since) > 0 ? now - since : 0);
+	return vm->busy_ns + (vm->nr_running > 0 ? elapsed(since, now) : 0);
 }
 
 /*

@@ -9,11 +9,6 @@
 #include "policy.h"
 #include "state.bpf.h"
 
-static u64 since(u64 then, u64 now)
-{
-	return vtime_before(then, now) ? now - then : 0;
-}
-
 /* What @t, a vCPU of @vm, does, counted as if it ended at @now. */
 static void count_open(const struct task_ctx *t, const struct vm_ctx *vm, u64 now,
 		       struct vcpu_times *open)
@@ -21,14 +16,14 @@ static void count_open(const struct task_ctx *t, const struct vm_ctx *vm, u64 no
 	u64 queued_at = t->queued_at, waited, busy;
 
 	if (t->run_vm != NO_VM) {
-		open->ran_ns = since(t->run_at, now);
+		open->ran_ns = elapsed(t->run_at, now);
 	} else if (queued_at) {
-		waited = since(queued_at, now);
+		waited = elapsed(queued_at, now);
 		busy = vm_busy(vm, now) - t->queued_busy;
 		open->ready_ns = waited;
 		open->costop_ns = busy < waited ? busy : waited;
 	} else if (t->parked_at) {
-		open->throttled_ns = since(t->parked_at, now);
+		open->throttled_ns = elapsed(t->parked_at, now);
 	}
 }
 
@@ -56,7 +51,7 @@ static bool report(s32 pid, u32 slot, struct vcpu_report *r)
 		r->pid = pid;
 		r->cpu = scx_bpf_task_cpu(p);
 		r->vcpu_id = t->vcpu_id;
-		r->age_ns = since(t->vcpu_since, now);
+		r->age_ns = elapsed(t->vcpu_since, now);
 		r->times = t->times;
 		__builtin_memset(&r->open, 0, sizeof(r->open));
 		count_open(t, vm, now, &r->open);

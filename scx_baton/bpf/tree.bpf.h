@@ -82,14 +82,11 @@ static inline struct tree_count *ahead_of(struct cgrp_ctx *c, u64 epoch)
 }
 
 /* An epoch has begun since the last look: one of the pCPUs that see it comes here in time. */
-verified_once int begin_epoch(struct cgrp_ctx *c, u64 epoch)
+verified_once int begin_epoch(struct cgrp_ctx *c __arg_nonnull, u64 epoch)
 {
 	struct tree_count *ahead;
-	u64 was, gap, i;
+	u64 was = c->epoch, gap, i;
 
-	if (!c)
-		return 0;
-	was = c->epoch;
 	/* The clocks of two pCPUs may differ a little. */
 	if (was >= epoch || __sync_val_compare_and_swap(&c->epoch, was, epoch) != was)
 		return 0;
@@ -137,12 +134,12 @@ static u64 counted_before(struct tree_child *child, u64 now)
  * not seen in most and counts in all: a tenant would get more than its share, else, by starting
  * hundreds of VMs.
  */
-verified_once int count_child(struct cgrp_ctx *c, struct tree_child *child, u32 weight, u32 wants,
-			      u64 before)
+verified_once int count_child(struct cgrp_ctx *c, struct tree_child *child __arg_nonnull,
+			      u32 weight, u32 wants, u64 before)
 {
 	u64 epochs, from;
 
-	if (!c || !child)
+	if (!c)
 		return 0;
 	from = c->epoch + 1;
 	epochs = before ? 2 * (c->epoch - (before >> EPOCH_SHIFT)) : 1;
@@ -331,12 +328,12 @@ static void link_quota(struct walk *w, u32 slot)
  * The walk to @cgrp has come to @level: note the quota there, count the cgroup, and take its
  * share.
  */
-verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struct walk *w,
-			     struct vm_ctx *vm)
+verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level,
+			     struct walk *w __arg_nonnull, struct vm_ctx *vm)
 {
 	struct cgrp_ctx *c = cgrp_at(cgrp, level);
 
-	if (!c || !w)
+	if (!c)
 		return 0;
 	if (c->quota)
 		link_quota(w, c->quota);
@@ -356,16 +353,6 @@ verified_once int walk_level(struct cgroup *cgrp __arg_trusted, u32 level, struc
 	return 0;
 }
 
-/* All levels, from the root on. */
-verified_once int walk_path(struct cgroup *cgrp __arg_trusted, struct walk *w, struct vm_ctx *vm)
-{
-	u32 level;
-
-	bpf_for(level, 0, cgrp->level + 1)
-		walk_level(cgrp, level, w, vm);
-	return 0;
-}
-
 /* For how many ns has who takes the walk wanted the CPU since it was counted, @before? */
 static u64 wants_ns(const struct walk *w, u64 before)
 {
@@ -381,7 +368,7 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 {
 	struct tree_child *child = vm ? &vm->child : &t->child, same;
 	u64 before = counted_before(child, w->now);
-	u32 weight = p->scx.weight;
+	u32 weight = p->scx.weight, level;
 	struct cgroup *cgrp;
 	struct cgrp_ctx *c;
 
@@ -393,7 +380,8 @@ static void walk_tree(struct task_struct *p, struct task_ctx *t, struct vm_ctx *
 	w->first = vm && !vm->levels;
 	if (vm && vm->levels > cgrp->level + 1)
 		vm->levels = cgrp->level + 1;
-	walk_path(cgrp, w, vm);
+	bpf_for(level, 0, cgrp->level + 1)
+		walk_level(cgrp, level, w, vm);
 	if (vm && w->first)
 		vm->levels = cgrp->level + 1;
 	if (w->parent >= 0) {

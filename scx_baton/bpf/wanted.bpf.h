@@ -76,13 +76,6 @@ struct bound_queue {
 
 static struct bound_queue bound_queues[MAX_CPUS];
 
-/* Of the whole host, on a cache line of its own. */
-struct bound_count {
-	s64 n;
-} __attribute__((aligned(64)));
-
-static struct bound_count nr_bound; /* in all of them */
-
 /*
  * Host tasks that wait: for one pCPU alone, by pCPU, then the others, by LLC. The kernel counts
  * them too, but looks for a queue in a hash table each time that it is asked, some 150
@@ -91,7 +84,6 @@ static struct bound_count nr_bound; /* in all of them */
 static struct host_queue {
 	s32 nr;
 } __attribute__((aligned(64))) host_waits[2 * MAX_CPUS];
-static struct bound_count nr_bound_host; /* that wait for one pCPU alone */
 
 static inline struct bound_queue *bound_queue(s32 cpu)
 {
@@ -117,13 +109,7 @@ static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 	t->queued_host = place + 1;
 	__sync_fetch_and_add(host_queue(place), 1);
 	if (bound)
-		__sync_fetch_and_add(&nr_bound_host.n, 1);
-}
-
-/* Does the host task @t wait for one pCPU alone? */
-static inline bool waits_bound(const struct task_ctx *t)
-{
-	return t->queued_host && t->queued_host <= MAX_CPUS;
+		count_add(COUNT_BOUND_HOST, 1);
 }
 
 static inline void leave_host(struct task_ctx *t)
@@ -135,7 +121,7 @@ static inline void leave_host(struct task_ctx *t)
 	t->queued_host = 0;
 	__sync_fetch_and_sub(host_queue(place), 1);
 	if (place < MAX_CPUS)
-		__sync_fetch_and_sub(&nr_bound_host.n, 1);
+		count_add(COUNT_BOUND_HOST, -1);
 }
 
 /*
@@ -220,7 +206,7 @@ static inline void join_bound(const struct task_struct *p, struct task_ctx *t, s
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
-	__sync_fetch_and_add(&nr_bound.n, 1);
+	count_add(COUNT_BOUND, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0) {
 		b->vm = t->vm;
@@ -238,7 +224,7 @@ static inline void leave_bound(struct task_ctx *t, struct vm_ctx *vm)
 	t->queued_cpu = 0;
 	__sync_fetch_and_sub(&bound_queue(cpu)->nr, 1);
 	__sync_fetch_and_sub(&vm->nr_bound, 1);
-	__sync_fetch_and_sub(&nr_bound.n, 1);
+	count_add(COUNT_BOUND, -1);
 }
 
 /* Do vCPUs wait for @cpu alone that are not of the VM in @slot? */
@@ -271,12 +257,12 @@ verified_once int is_wanted(s32 cpu, u32 slot, bool bound)
 	if (vm)
 		others -= vm->nr_queued;
 	if (bound) {
-		others -= nr_bound.n;
+		others -= count(COUNT_BOUND);
 		if (vm)
 			others += vm->nr_bound;
 		if (others_bound(cpu, slot) || host_waiting(cpu, true) > 0)
 			return true;
-	} else if (nr_bound_host.n > 0) {
+	} else if ((s64)count(COUNT_BOUND_HOST) > 0) {
 		return true;
 	}
 	return others > 0 || host_waiting(cpu, false) > 0;

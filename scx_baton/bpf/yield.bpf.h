@@ -188,7 +188,8 @@ static void ask_part(const struct task_ctx *from_t, const struct task_struct *to
  * @to is to run on what @from has left of its slice, which it gives away for @reason. Both
  * runqueues are locked, so the choice is noted here and made in dispatch().
  */
-verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_ctx *from_t,
+verified_once int hand_over(struct task_struct *from __arg_trusted,
+			    struct task_ctx *from_t __arg_nonnull,
 			    struct task_struct *to __arg_trusted, u32 reason, s32 cpu)
 {
 	struct task_ctx *to_t = task_ctx(to);
@@ -197,7 +198,7 @@ verified_once int hand_over(struct task_struct *from __arg_trusted, struct task_
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	u64 now = scx_bpf_now(), slice;
 
-	if (!vm || !from_t || from_t->vm != to_t->vm) {
+	if (!vm || from_t->vm != to_t->vm) {
 		stat_add(STAT_MISSED_FOREIGN, 1);
 		return false;
 	}
