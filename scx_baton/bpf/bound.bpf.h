@@ -100,26 +100,18 @@ verified_once u64 bound_due(s32 cpu, u32 weight, u64 now)
 	return slice;
 }
 
-/*
- * Such a vCPU runs on @cpu next. What it displaces goes on afterwards, and is not to take the pCPU
- * of a sibling meanwhile.
- */
+/* Such a vCPU runs on @cpu next. */
 verified_once int dispatch_bound(s32 cpu, u32 weight, u64 now)
 {
 	struct bound_queue *b = bound_queue(cpu);
 	u64 slice = bound_due(cpu, weight, now);
-	struct cpu_ctx *c = cpu_ctx(cpu);
 	s32 pid = b->pid;
 
 	if (!slice)
 		return false;
 	/* Who is next is looked for. */
 	b->pid = 0;
-	if (!start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu))
-		return false;
-	c->brief = 1;
-	c->kept_until = now + slice;
-	return true;
+	return start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu);
 }
 
 #endif /* BATON_BOUND_BPF_H */

@@ -463,17 +463,10 @@ static inline bool vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 vnow, u6
 	       !vtime_before(vnow + turns_of(vm, vm->nr_vcpus), vm->vtime);
 }
 
-/*
- * Where a gang is larger than this, caches see its virtual time differently, by a 64th of a turn
- * for each vCPU more: two of 256 vCPUs each, on as many pCPUs, would be behind by turns, a little,
- * and take the pCPUs back from each other within their turns.
- */
-#define GANG_EXACT 16
-
 /* Is @vm behind its due? */
 static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 {
-	return vtime_before(vm->vtime + turns_of(vm, vm->nr_vcpus - GANG_EXACT) / 64, vnow);
+	return vtime_before(vm->vtime, vnow);
 }
 
 /*
