@@ -100,7 +100,10 @@ verified_once u64 bound_due(s32 cpu, u32 weight, u64 now)
 	return slice;
 }
 
-/* Such a vCPU runs on @cpu next. */
+/*
+ * Such a vCPU runs on @cpu next. A host task whose slice that cuts finely goes on here afterwards:
+ * elsewhere it would take the pCPU of a sibling.
+ */
 verified_once int dispatch_bound(s32 cpu, u32 weight, u64 now)
 {
 	struct bound_queue *b = bound_queue(cpu);
@@ -111,7 +114,14 @@ verified_once int dispatch_bound(s32 cpu, u32 weight, u64 now)
 		return false;
 	/* Who is next is looked for. */
 	b->pid = 0;
-	return start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu);
+	if (!start_vcpu(pid, b->pid_vm, slice, BOOST_VISIT, cpu))
+		return false;
+	if (weight && slice < HOST_SLICE_NS) {
+		ends_in(cpu, now, slice);
+		cpu_ctx(cpu)->brief = BRIEF_PART;
+		cpu_ctx(cpu)->donates_until = now + HOST_SLICE_NS;
+	}
+	return true;
 }
 
 #endif /* BATON_BOUND_BPF_H */

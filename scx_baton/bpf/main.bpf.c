@@ -119,8 +119,6 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		/* The spinner's slice was rounded up; or it visits for an interrupt. */
 		ends_in(cpu, t->run_at, p->scx.slice);
 	}
-	/* A vCPU on what was left of a spinner's slice, too: of 200 mixtures 20 break a bound so,
-	 * 23 without that, and 24 where it ends to the microsecond. */
 	c->rescued = p->scx.slice <= RESCUE_NS || throttled_until(t, t->run_at);
 	if (c->rescued)
 		look_soon(cpu, vm || p->scx.slice > RESCUE_NS ? RESCUE_NS : p->scx.slice);
