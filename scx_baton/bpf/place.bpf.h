@@ -64,7 +64,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
 	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, vnow)) {
-		/* It may run elsewhere from now on, and is owed nothing for waits there. */
+		/* It waited for one pCPU alone, may run elsewhere now: owed nothing for that. */
 		t->vtime = vnow;
 	}
 	if (vtime_before(at + lead, t->vtime))
