@@ -18,7 +18,7 @@ static void step(void);
 #define __sync_lock_test_and_set(at, n) (step(), __atomic_exchange_n(at, n, __ATOMIC_SEQ_CST))
 #define __sync_val_compare_and_swap(at, old, new)                                                  \
 	({                                                                                         \
-		typeof(*(at)) was_ = old;                                                          \
+		typeof(*(at) + 0) was_ = old;                                                      \
 		step();                                                                            \
 		__atomic_compare_exchange_n(at, &was_, new, 0, __ATOMIC_SEQ_CST,                   \
 					    __ATOMIC_SEQ_CST);                                     \
@@ -27,7 +27,7 @@ static void step(void);
 
 #define __sync_bool_compare_and_swap(at, old, new)                                                 \
 	({                                                                                         \
-		typeof(*(at)) was_ = old;                                                          \
+		typeof(*(at) + 0) was_ = old;                                                      \
 		step();                                                                            \
 		__atomic_compare_exchange_n(at, &was_, new, 0, __ATOMIC_SEQ_CST,                   \
 					    __ATOMIC_SEQ_CST);                                     \
