@@ -23,6 +23,7 @@
 # make bench-lines                 cache lines that another pCPU has written, by callback
 # make bench-top                   what 'baton top' costs with 300 VMs, without and with Baton
 # make bench-halt-poll             polling at HLT, simulated on random mixtures
+# make bench-rules JSON=FILE       what each rule of the policy buys, simulated (RULE=NAME,NAME)
 # make bench-callbacks JSON=FILE   instructions of a wake-up, a switch, a tick, an IPI, an exit
 # make bench-callbacks ACCOUNT=FILE   the same by function
 # ARGS='...'   is passed on: make demo ARGS='--quick --json result.json'
@@ -41,7 +42,7 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines \
-	bench-halt-poll bench-callbacks bench-top test-operate test-reproducible manuals install \
+	bench-halt-poll bench-rules bench-callbacks bench-top test-operate test-reproducible manuals install \
 	uninstall tree packagers deb rpm test-packages clean
 all: build
 
@@ -170,6 +171,11 @@ bench-top: setup
 # Halt polling on random mixtures, simulated.
 bench-halt-poll: setup
 	@$(CARGO) bench --quiet -p baton-sim --bench mixtures
+
+# The policy with each of its rules left out; a minute a rule, all of them an hour.
+bench-rules: setup
+	@$(CARGO) bench --quiet -p baton-sim --bench rules -- $(if $(RULE),--rule $(RULE)) \
+		$(if $(JSON),--json $(abspath $(JSON)))
 
 # Instructions between an event and the task that runs by it, counted on the exact host, under the
 # kernel's scheduler, a sched_ext scheduler that does nothing, a public one and scx_baton. The

@@ -7,6 +7,7 @@ mod eevdf;
 mod gangs;
 mod host;
 mod processes;
+mod rules;
 mod shares;
 mod simulator;
 mod sleepers;
