@@ -5,7 +5,6 @@ use anyhow::Result;
 
 use crate::fair::Fair;
 use crate::guest::{GuestTask, TaskState, Vm};
-use crate::keys::ensure_key;
 use crate::locks::Locks;
 use crate::machine::{CpuSet, Group, Machine, NONE, Ns, Scheduler, State, Task};
 use crate::scenario::{Made, Noise, Scenario, VmSpec, made, object};
@@ -148,8 +147,6 @@ impl Parts<'_> {
                 let (at, cpus) = (spec.cpus.as_ref(), &self.machine.cpus);
                 let mut allowed = self.scenario.allowed(at, &spec.cgroup, number, cpus)?;
                 if let Some(cpu) = spec.cpu {
-                    let has = allowed.contains(cpu);
-                    ensure_key!(has, "cpu", "its cgroup does not have pCPU {cpu}");
                     allowed = self.only(cpu);
                 }
                 let at = spec.cpu.unwrap_or(self.machine.tasks.len() as u32);

@@ -56,6 +56,23 @@ fn same(n: u32, ops: Vec<Op>) -> Vec<Program> {
     (0..n).map(|_| program.clone()).collect()
 }
 
+/// What a workload of that name cannot be: a key, and why.
+pub fn misfit(name: &str, vcpus: u32, tasks: Option<u32>) -> Option<(&'static str, String)> {
+    let of_itself = ["o-dsync", "timer", "idle", "ipi"].contains(&name);
+    match tasks {
+        _ if name == "ipi" && vcpus < 2 => {
+            Some(("vcpus", "\"ipi\" needs one to send to: at least 2".into()))
+        }
+        Some(_) if of_itself => {
+            Some(("tasks", format!("the tasks of \"{name}\" follow from its vCPUs; leave it out")))
+        }
+        Some(tasks) if name == "hackbench" && !tasks.is_multiple_of(40) => {
+            Some(("tasks", format!("must be groups of 40 for \"{name}\", not {tasks}")))
+        }
+        _ => None,
+    }
+}
+
 /// The tasks of a preset on a VM of so many vCPUs; `None` if there is none of that name.
 pub fn preset(name: &str, vcpus: u32, tasks: Option<u32>) -> Option<Vec<Program>> {
     let each = tasks.unwrap_or(vcpus);

@@ -2,7 +2,7 @@
 //! Whether what a scenario says is possible.
 
 use anyhow::{Result, ensure};
-use toml::Table;
+use toml::{Table, Value};
 
 use super::records::{Host, Scenario, ThreadSpec, VmSpec, weight};
 use super::schedulers;
@@ -116,6 +116,12 @@ impl Scenario {
                     .map_err(|why| wrong(format!("{key}.cpus"), why))?;
             }
         }
+        for (place, thread) in self.threads.iter().enumerate() {
+            let Some(cpu) = thread.cpu else { continue };
+            let has = self.allowed(None, &thread.cgroup, 0, cpus)?.contains(cpu);
+            let key = format!("thread.{place}.cpu");
+            ensure_key!(has, key, "its cgroup does not have pCPU {cpu}");
+        }
         Ok(())
     }
 }
@@ -153,11 +159,31 @@ impl Host {
     }
 }
 
-pub fn checked_costs(costs: Table) -> Result<Costs> {
-    for (name, value) in &costs {
-        let fine = value.as_integer().is_none_or(|ns| (0..=1_000_000_000).contains(&ns));
-        ensure_key!(fine, format!("costs.{name}"), "must be from 0 to 10^9, not {value}");
+/// Whole numbers of a table, most of them ns, are from none to a second; also those of arrays and
+/// tables in it.
+fn check_numbers(of: &str, table: &Table) -> Result<()> {
+    fn wrong_one(value: &Value) -> Option<&Value> {
+        match value {
+            Value::Integer(ns) => (!(0..=1_000_000_000).contains(ns)).then_some(value),
+            Value::Array(all) => all.iter().find_map(wrong_one),
+            Value::Table(all) => all.values().find_map(wrong_one),
+            _ => None,
+        }
     }
+    for (name, value) in table {
+        let wrong = wrong_one(value);
+        ensure_key!(
+            wrong.is_none(),
+            format!("{of}.{name}"),
+            "must be from 0 to 10^9, not {}",
+            wrong.unwrap_or(value)
+        );
+    }
+    Ok(())
+}
+
+pub fn checked_costs(costs: Table) -> Result<Costs> {
+    check_numbers("costs", &costs)?;
     let costs: Costs = typed(costs).map_err(|error| inside("costs", error))?;
     let share = costs.smt_share;
     ensure_key!(within(share, 0.1, 1.0), "costs.smt_share", "must be from 0.1 to 1, not {share}");
@@ -173,12 +199,11 @@ pub fn checked_costs(costs: Table) -> Result<Costs> {
         key,
         "must be sorted by the first number of each, from how long on a state is used"
     );
-    let fine = costs.idle_exits.iter().all(|(_, exit)| *exit <= 1_000_000_000);
-    ensure_key!(fine, key, "leaving an idle state takes from 0 to 10^9");
     Ok(costs)
 }
 
 pub fn checked_kvm(kvm: Table) -> Result<Kvm> {
+    check_numbers("kvm", &kvm)?;
     let kvm: Kvm = typed(kvm).map_err(|error| inside("kvm", error))?;
     let Kvm { ple_grow, ple_window_ns, missed_events, .. } = kvm;
     ensure_key!(

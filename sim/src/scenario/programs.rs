@@ -45,6 +45,9 @@ impl VmSpec {
 
     fn plain_programs(&self) -> Result<Vec<Program>> {
         if let Some(name) = &self.workload {
+            if let Some((key, why)) = workload::misfit(name, self.vcpus, self.tasks) {
+                return Err(wrong(key, why));
+            }
             return workload::preset(name, self.vcpus, self.tasks).ok_or_else(|| {
                 let names = workload::names();
                 let near = did_you_mean(name, &names);

@@ -36,7 +36,8 @@ fn the_watchdog_finds_a_stall() {
 
 #[test]
 fn idle_cores_are_whole() {
-    let vms = "[[vm]]\nvcpus = 5\nworkload = \"timer\"\ntasks = 5\n[[vm]]\nvcpus = 4\nworkload = \"hackbench\"";
+    let vms =
+        "[[vm]]\nvcpus = 5\nworkload = \"timer\"\n[[vm]]\nvcpus = 4\nworkload = \"hackbench\"";
     let why = says("cores", &format!("machine = \"cascade-lake-96\"\npcpus = 8\n{vms}"));
     assert!(why.contains("a thousand found"), "{why}");
 }
@@ -126,6 +127,26 @@ fn bad_scenarios_are_refused_in_one_line() {
         (format!("{HEAD}{vm}\n[[thread]]\nrun-us = 5.0\ncpu = 8"), "key thread.0.cpu"),
         (format!("{HEAD}{vm}\ncgroup = \"none\""), "key vm.0.cgroup: there is no [[cgroup]]"),
         (format!("{HEAD}{vm}\ntasks = 0"), "key vm.0.tasks: must be from 1"),
+        (format!("{HEAD}{}\ntasks = 5", vm.replace("lock", "timer")), "vm.0.tasks: the tasks of"),
+        (format!("{HEAD}{}\ntasks = 50", vm.replace("lock", "hackbench")), "tasks: must be groups"),
+        (
+            format!("{HEAD}{}", vm.replace("lock", "ipi").replace('2', "1")),
+            "key vm.0.vcpus: \"ipi\" needs one to send to",
+        ),
+        (
+            format!("{HEAD}[costs]\nmove_ns = [0, 0, 0, {}]\n{vm}", i64::MAX),
+            "key costs.move_ns: must be from 0 to 10^9",
+        ),
+        (
+            format!("{HEAD}[kvm]\nhalt-poll = {{ fixed = {} }}\n{vm}", i64::MAX),
+            "key kvm.halt-poll: must be from 0 to 10^9",
+        ),
+        (
+            format!(
+                "{HEAD}{vm}\n[[cgroup]]\nname = \"a\"\ncpus = \"1\"\n[[thread]]\ncgroup = \"a\"\nrun-us = 5.0\ncpu = 3"
+            ),
+            "key thread.0.cpu: ",
+        ),
     ] {
         let why = error(&text);
         assert!(why.contains(words) && !why.contains('\n'), "\"{words}\" is not in: {why}");
