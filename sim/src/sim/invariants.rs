@@ -36,14 +36,14 @@ impl Sim {
                 t.state,
                 t.cpu
             );
-            if t.state == State::Runnable {
-                let waited = self.m.now - t.since;
-                ensure!(
-                    waited <= self.starvation_ns,
-                    "at {at} ms: task {task} has waited {} ms for a pCPU",
-                    waited as f64 / 1e6
-                );
-            }
+            // Also a wait that has ended since the last look.
+            let waits = if t.state == State::Runnable { self.m.now - t.since } else { 0 };
+            let waited = waits.max(t.longest_wait);
+            ensure!(
+                waited <= self.starvation_ns,
+                "at {at} ms: task {task} has waited {} ms for a pCPU",
+                waited as f64 / 1e6
+            );
         }
         if let Some(task) = self.sched.lost(&self.m) {
             bail!("at {at} ms: task {task} is runnable and in no queue");

@@ -2,6 +2,7 @@
 //! What is counted.
 
 use super::Sim;
+use crate::counters::WALK;
 use crate::machine::{Heeds, NONE, Ns, State, Task};
 
 /// A task that waits for so long while nobody runs has been forgotten: ten ticks at 100 Hz.
@@ -51,6 +52,7 @@ impl Sim {
         for task in &mut self.m.tasks {
             task.longest_wait = 0;
         }
+        self.counted_before = self.sched.counters();
     }
 
     /// After [`run`](Self::run): runnable tasks that wait although all pCPUs are idle. A scheduler
@@ -94,8 +96,16 @@ impl Sim {
         self.m.tasks.iter().map(waits).max().unwrap_or(0)
     }
 
+    /// Since the warm-up; of a walk, the longest since the start.
     pub fn scheduler_counters(&self) -> Vec<(&'static str, u64)> {
-        self.sched.counters()
+        let mut counters = self.sched.counters();
+        for ((name, count), (_, before)) in counters.iter_mut().zip(&self.counted_before) {
+            if *name != WALK.0 {
+                // What a VM was counted for goes with it.
+                *count = count.saturating_sub(*before);
+            }
+        }
+        counters
     }
 
     /// Whether the scheduler gives CPU time by `cpu.weight`, and whether it enforces `cpu.max`.

@@ -107,6 +107,8 @@ pub struct Sim {
     here: u32,
     touched: Vec<u32>,
     failure: Option<String>,
+    /// The scheduler's counters at the end of the warm-up.
+    counted_before: Vec<(&'static str, u64)>,
     /// At the end nobody ran.
     all_idle: bool,
 }
@@ -154,6 +156,7 @@ impl Sim {
             here: 0,
             touched: Vec::new(),
             failure: None,
+            counted_before: Vec::new(),
             all_idle: false,
         };
         sim.begin_all();

@@ -291,3 +291,29 @@ fn spinning_is_time_that_passed() {
     ));
     assert!(out.vms[0].spinning > 14.0, "{}", out.table());
 }
+
+/// They counted the warm-up, too, unlike all that stands beside them.
+#[test]
+fn counters_begin_after_the_warm_up() {
+    let yields = |times: &str| {
+        let out = run(&format!(
+            "machine = \"xeon-8\"\nscheduler = \"scx_baton\"\n{times}\n\
+             [[vm]]\ncount = 2\nvcpus = 8\nworkload = \"lock\"\n"
+        ));
+        let yields = out.scheduler_counters.iter().find(|(name, _)| name == "yields");
+        yields.expect("it is counted").1
+    };
+    let [late, early] = ["warmup = 0.9\nseconds = 0.1", "warmup = 0.1\nseconds = 0.9"].map(yields);
+    assert!(late > 0 && late < early / 3, "{late} {early}");
+}
+
+/// Only those were looked at that wait as one looks.
+#[test]
+fn a_wait_that_has_ended_is_too_long_as_well() {
+    let why = error(
+        "machine = \"xeon-8\"\npcpus = 1\nseconds = 1.0\nwarmup = 0.0\nstarvation-s = 0.001\n\
+         [[vm]]\ncount = 2\nvcpus = 1\n[[vm.task]]\n\
+         program = [\"compute 20ms\", \"sleep 100s\", \"done\"]\n",
+    );
+    assert!(why.contains("ms for a pCPU"), "{why}");
+}
