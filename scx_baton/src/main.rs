@@ -14,12 +14,13 @@ mod quotas;
 mod records;
 mod refuse;
 mod restarts;
+mod scrape;
 mod stats;
 mod waits;
 
 use anyhow::{Context, Result, bail};
 use baton_counters::Metrics;
-use baton_metrics::{Exits, Exporter, listen, serve, text};
+use baton_metrics::Exits;
 use baton_output::{interrupt, note, options, say};
 use bpf_intf::*;
 use bpf_skel::BpfSkelBuilder;
@@ -40,7 +41,6 @@ use scx_utils::{uei_exited, uei_read};
 use signal_hook::flag;
 use std::io::IsTerminal;
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Once};
@@ -272,6 +272,9 @@ impl<'a> Scheduler<'a> {
     fn look(&mut self) -> Result<()> {
         self.follow_kvm()?;
         self.look_at_waits()?;
+        if self.halts_refused && self.polling.take_if(|polling| polling.is_governed()).is_some() {
+            log::warn!("--halt-poll auto needs HLTs: halt_poll_ns is as it was found");
+        }
         if let Some(mut polling) = self.polling.take() {
             polling.govern(&self.vms()?)?;
             self.polling = Some(polling);
@@ -342,6 +345,12 @@ fn ended(kind: i32, uei: UserExitInfo) -> Result<Option<Ended>> {
     let [error, stall, restart] = REASONS;
     let reason = if kind == ScxExitKind::ErrorStall as i32 { stall } else { error };
     match uei.report() {
+        // SysRq-S: an operator wants the kernel's scheduler, and no service manager to start it
+        // again.
+        Err(why) if kind == ScxExitKind::SysRq as i32 => {
+            log::warn!("{why:#}");
+            Ok(None)
+        }
         Err(why) if failed => Ok(Some(Ended { why: format!("{why:#}"), reason })),
         Err(why) => Err(why),
         Ok(()) if uei.should_restart() => {
@@ -361,12 +370,6 @@ fn remedy(uei: &UserExitInfo) -> Result<()> {
         ),
         _ => Ok(()),
     }
-}
-
-/// Answers Prometheus, in a thread of its own: it asks the statistics server as any client does.
-fn answer(listener: TcpListener, vcpus: bool, exits: &Exits) -> Result<()> {
-    let mut exporter = Exporter::here(vcpus).with_exits(exits.clone());
-    serve(listener, move || text(&exporter.snapshot()))
 }
 
 /// What an end in good order may take.
@@ -406,18 +409,18 @@ fn run(opts: Opts) -> Result<()> {
     simplelog::TermLogger::init(level, config, simplelog::TerminalMode::Stderr, color)?;
 
     let shutdown = Arc::new(AtomicBool::new(false));
-    for signal in interrupt::signals() {
-        flag::register(signal, shutdown.clone()).context("cannot handle Ctrl-C")?;
-    }
-
     let wanted = stats::Wanted { totals: opts.totals, vcpus: opts.vcpus };
+    // Before signals are heard: it sleeps for its interval, and Ctrl-C ends it at once.
     if let Some(interval) = opts.monitor {
         return stats::monitor(interval, wanted, shutdown);
+    }
+    for signal in interrupt::signals() {
+        flag::register(signal, shutdown.clone()).context("cannot handle Ctrl-C")?;
     }
     refuse::unfit_host()?;
     let exits = Exits::of(&REASONS);
     if let Some(address) = opts.metrics {
-        answer(listen(address)?, opts.metrics_vcpus, &exits)?;
+        scrape::answer(address, opts.metrics_vcpus, &exits)?;
     }
     if let Some(interval) = opts.stats {
         let shutdown = shutdown.clone();

@@ -71,6 +71,11 @@ impl Polling {
         Ok(Polling { parameters, governor, before: BTreeMap::new(), at: Instant::now() })
     }
 
+    /// By what HLTs are seen, not by a number of the operator's.
+    pub fn is_governed(&self) -> bool {
+        self.governor.is_some()
+    }
+
     /// Looks at the VMs that there are, once a second.
     pub fn govern(&mut self, vms: &[(u32, vm_ctx)]) -> Result<()> {
         let Some(governor) = &mut self.governor else { return Ok(()) };

@@ -4,6 +4,7 @@
 use anyhow::Result;
 use baton_counters::{Metrics, VCPUS, VcpuMetrics, VmMetrics};
 use scx_stats::prelude::*;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,4 +59,10 @@ pub fn monitor(interval: Duration, wanted: Wanted, shutdown: Arc<AtomicBool>) ->
         || shutdown.load(Ordering::Relaxed),
         |m| m.print(&mut std::io::stdout()),
     )
+    .map_err(|why| match why.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(ErrorKind::PermissionDenied) => {
+            why.context("no permission to ask scx_baton: run it as root")
+        }
+        _ => why,
+    })
 }

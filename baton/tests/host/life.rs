@@ -155,3 +155,30 @@ fn guests_survive_the_scheduler() {
     assert!(found.number("a") > 0.0 && found.number("b") > 0.0, "{}", found.out);
     assert_eq!(found.text("again"), "enabled");
 }
+
+/// SysRq-S gives the host back to the kernel's scheduler for good: with a failure's exit status,
+/// systemd started scx_baton again. And an address for metrics that is not to be had, or not yet as
+/// a host boots, kept the scheduler off.
+#[test]
+fn an_operator_ends_it_and_an_address_does_not() {
+    let found = on_host(
+        From::Boot,
+        r#"
+        ip link set lo up
+        command baton exporter --listen 127.0.0.1:9877 & exporter=$!
+        until_true 'wget -qO- http://127.0.0.1:9877/metrics | grep -q "^baton_enabled 0"'
+        baton --metrics 127.0.0.1:9877
+        echo "warned=$(grep -c "no metrics, cannot listen at 127.0.0.1:9877" /run/baton.err)"
+        kill $exporter
+        until_true 'wget -qO- http://127.0.0.1:9877/metrics | grep -q "^baton_enabled 1"'
+        echo "state=$(state)"
+        echo S >/proc/sysrq-trigger
+        wait $baton_pid; echo "status=$?"
+        echo "after=$(state) $(grep -c "EXIT:" /run/baton.err)"
+        "#,
+    );
+    assert_eq!(found.text("warned"), "1", "{}", found.out);
+    assert_eq!(found.text("state"), "enabled");
+    assert_eq!(found.text("status"), "0", "{}", found.out);
+    assert_eq!(found.text("after"), "disabled 1", "{}", found.out);
+}
