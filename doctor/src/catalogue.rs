@@ -42,7 +42,11 @@ pub fn blockers(scene: &Scene) -> Vec<Found> {
 fn look(scene: &Scene, wanted: impl Fn(&Finding) -> bool) -> Vec<Found> {
     let found = |finding: &'static Finding| {
         let evidence: Vec<String> = (finding.look)(scene).iter().map(|line| plain(line)).collect();
-        (!evidence.is_empty()).then_some(Found { finding, evidence })
+        if evidence.is_empty() {
+            return None;
+        }
+        let fixable = finding.fix.is_some_and(|fix| !(fix.writes)(scene).is_empty());
+        Some(Found { finding, evidence, fixable })
     };
     findings().into_iter().filter(|finding| wanted(finding)).filter_map(found).collect()
 }

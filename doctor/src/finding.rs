@@ -67,4 +67,6 @@ pub struct Finding {
 pub struct Found {
     pub finding: &'static Finding,
     pub evidence: Vec<String>,
+    /// Its fix has something to write, as the host is.
+    pub fixable: bool,
 }

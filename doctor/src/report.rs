@@ -115,7 +115,7 @@ impl Report {
         if let Some(first) = self.found.first() {
             text += &format!(" More: baton doctor --explain {}", first.finding.id);
         }
-        let fixable = self.found.iter().filter(|found| found.finding.fix.is_some());
+        let fixable = self.found.iter().filter(|found| found.fixable);
         let fixable: Vec<String> = fixable.map(|found| found.finding.id.to_owned()).collect();
         if !fixable.is_empty() {
             text += &format!("; --fix ID mends {}, --restore takes it back", and(&fixable));
@@ -257,7 +257,7 @@ mod tests {
     fn lines_end_before_the_width_and_words_stay_whole() {
         let all = findings();
         for finding in all.iter().copied() {
-            let found = Found { finding, evidence: vec!["x y".repeat(60)] };
+            let found = Found { finding, evidence: vec!["x y".repeat(60)], fixable: false };
             let mut out = Lines { width: Some(80), text: String::new() };
             out.found(&found);
             let long = out.text.lines().filter(|line| line.chars().count() > 80);

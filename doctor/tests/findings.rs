@@ -362,3 +362,18 @@ fn statuses_are_of_the_worst_that_is_found() {
     tree.put("/sys/kernel/mm/ksm/run", "1");
     assert_eq!(Report::of(&tree.scene()).status(), 1);
 }
+
+/// '--fix halt-poll' was said to mend what it refused to: halt_poll_ns is low, and polls fail.
+#[test]
+fn a_fix_is_offered_where_it_has_something_to_write() {
+    let tree = Tree::healthy();
+    tree.put(&format!("{DEBUGFS}/halt_poll_fail_ns"), "80000000000000");
+    let offered = |tree: &Tree| {
+        let report = Report::of(&tree.scene());
+        let found = report.found.iter().find(|found| found.finding.id == "halt-poll");
+        (found.expect("it is found").fixable, report.text(None).contains("mends halt-poll"))
+    };
+    assert_eq!(offered(&tree), (false, false));
+    tree.put("/sys/module/kvm/parameters/halt_poll_ns", "5000000");
+    assert_eq!(offered(&tree), (true, true));
+}

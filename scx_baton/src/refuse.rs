@@ -19,7 +19,7 @@ impl std::error::Error for Unfit {}
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, Found { finding, evidence }) in self.0.iter().enumerate() {
+        for (place, Found { finding, evidence, .. }) in self.0.iter().enumerate() {
             let (next, first) = (if place > 0 { "; " } else { "" }, evidence.join(", "));
             write!(f, "{next}{} ({first}): {}", finding.title, finding.mend)?;
         }

@@ -71,7 +71,24 @@ impl ReadyLimit {
 /// Of syslog(2): emergency, alert, critical, error, warning.
 const WARNING: u32 = 4;
 
-/// The first warning, or worse, since the last look.
+/// What a scheduler can bring about: its own errors, stalls and soft lockups, kernel threads that do
+/// not run, a kernel that finds itself broken. Firewalls, disks and guests' MSRs are logged as
+/// warnings, too.
+const OURS: [&str; 11] = [
+    "sched_ext",
+    "scx_",
+    "warning: cpu",
+    "bug: ",
+    "oops",
+    "rcu: ",
+    "lockup",
+    "blocked for more than",
+    "scheduling while atomic",
+    "workqueue",
+    "watchdog",
+];
+
+/// The first warning, or worse, since the last look that a scheduler can bring about.
 pub fn warning(log: &mut KernelLog) -> Option<String> {
     log.records().iter().find_map(|record| warning_in(record))
 }
@@ -82,7 +99,10 @@ fn warning_in(record: &str) -> Option<String> {
     let (head, text) = record.split_once(';')?;
     let priority: u32 = head.split(',').next()?.parse().ok()?;
     let line = text.lines().next().unwrap_or_default();
-    (priority <= WARNING).then(|| line.chars().filter(|c| !c.is_control()).take(200).collect())
+    let lower = line.to_lowercase();
+    let ours = OURS.iter().any(|words| lower.contains(words));
+    (priority <= WARNING && ours)
+        .then(|| line.chars().filter(|c| !c.is_control()).take(200).collect())
 }
 
 #[cfg(test)]
@@ -151,6 +171,13 @@ mod tests {
             ("4,1017,1234,-;WARNING: CPU: 1 PID: 2\n SUBSYSTEM=x", Some("WARNING: CPU: 1 PID: 2")),
             ("3,1,2,c;rcu: INFO: stall", Some("rcu: INFO: stall")),
             ("6,1,2,-;sched_ext: BPF scheduler \"baton\" enabled", None),
+            ("4,1,2,-;[UFW BLOCK] IN=eth0 OUT= MAC=52:54:00 SRC=192.0.2.1 DST=192.0.2.2", None),
+            ("3,1,2,-;kvm [812]: vcpu0, guest rIP: 0xffff ignored rdmsr: 0x122", None),
+            ("4,1,2,-;x86/split lock detection: #AC: CPU 0/KVM/812 took a split_lock trap", None),
+            (
+                "3,1,2,-;INFO: task kworker/1:2 blocked for more than 122 seconds.",
+                Some("INFO: task kworker/1:2 blocked for more than 122 seconds."),
+            ),
             // A daemon's: facility 3.
             ("27,1,2,-;systemd[1]: failed", None),
             ("x;y", None),

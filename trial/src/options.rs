@@ -88,6 +88,7 @@ pub fn trial(options: &Options) -> Result<i32> {
     let file = file.display().to_string();
     say(&words::plan(&bundle, sampler.count(), may_read, &file))?;
     if !options.yes && !agreed()? {
+        baton_output::note("baton trial: not begun");
         return Ok(if interrupt::asked() { interrupt::STATUS } else { 1 });
     }
 
@@ -98,7 +99,10 @@ pub fn trial(options: &Options) -> Result<i32> {
         baton_output::note(&format!("the probe printed {value} in {:.1} s", takes.as_secs_f64()));
         Ok((command.to_owned(), takes))
     });
-    let probe = probe.transpose()?;
+    let probe = match probe.transpose() {
+        Err(_) if interrupt::asked() => return Ok(interrupt::STATUS),
+        probe => probe?,
+    };
     // What the kernel said before is not the trial's doing.
     let log = KernelLog::open();
     let scheduler = options.scheduler.clone();
