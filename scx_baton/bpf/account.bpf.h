@@ -60,9 +60,7 @@ verified_once int leave_queue(struct task_ctx *t __arg_nonnull, u64 now)
 		return 0;
 	}
 	note_wait(waited);
-	busy = vm_busy(vm, now) - t->queued_busy;
-	if (waited < busy)
-		busy = waited;
+	busy = waited_beside(t, vm, waited, now);
 	if (t->queued_cpu) {
 		leave_bound(t, vm);
 		if (halts_followed())
@@ -353,9 +351,12 @@ static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 		return;
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
-	if (vm->nr_running <= 0 && vm->nr_queued <= 0)
+	if (vm->nr_running <= 0 && vm->nr_queued <= 0) {
 		vm->vtime = slept_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight), slept,
 					vm->nr_vcpus, vm->weight);
+		/* Once: those that wake until the first one runs have slept no longer. */
+		vm->busy_since = now;
+	}
 }
 
 #endif /* BATON_ACCOUNT_BPF_H */

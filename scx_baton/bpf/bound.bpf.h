@@ -71,7 +71,7 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 			       : 0;
 	}
 	return vm->nr_running <= 0 ? 0
-				   : torn_slice(vm, vm_busy(vm, now) - t->queued_busy,
+				   : torn_slice(vm, elapsed(t->queued_busy, vm_busy(vm, now)),
 						running ? running->weight : WEIGHT_AVERAGE,
 						running ? running->nr_running : 1);
 }

@@ -70,6 +70,11 @@ static inline struct cpu_ctx *cpu_ctx(s32 cpu)
 	return &cpus[cpu & (MAX_CPUS - 1)];
 }
 
+static inline bool runs_vm(s32 cpu, u32 slot)
+{
+	return cpu_ctx(cpu)->runs == RUNS_VCPU && cpu_ctx(cpu)->vm == slot;
+}
+
 /*
  * How far those have come that a host task bound to @cpu competes with: one that runs there can be
  * behind vnow by more than a sleeper may keep, which would always come after it.
@@ -186,7 +191,7 @@ static bool lends(s32 cpu, u32 slot, bool any)
 	struct cpu_ctx *c = cpu_ctx(cpu);
 
 	return !c->kicked && !c->boost_pid && !c->resume_pid && c->runs != RUNS_NOTHING &&
-	       (any || (c->runs == RUNS_VCPU && c->vm == slot));
+	       (any || runs_vm(cpu, slot));
 }
 
 static bool runs_whole_gang(s32 cpu)

@@ -58,6 +58,7 @@ static bool dispatch_given(s32 cpu, bool asked, u64 now)
 		return started;
 	}
 	c->boost_pid = 0;
+	c->back_at = 0;
 	stat_add(started ? STAT_OBEYED : STAT_MISSED_RACED, 1);
 	if (!started)
 		c->resume_pid = 0;

@@ -18,21 +18,6 @@ static u64 idle_slice(struct vm_ctx *vm, u64 now)
 }
 
 /*
- * An idle pCPU for @p, taken from the idle mask; negative if there is none. Not for a bound task,
- * which the kernel does not ask about.
- */
-static s32 take_idle_cpu(struct task_struct *p, s32 prev_cpu, u64 wake_flags)
-{
-	bool idle = false;
-	s32 cpu;
-
-	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
-		return scx_bpf_select_cpu_and(p, prev_cpu, wake_flags, p->cpus_ptr, 0);
-	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
-	return idle ? cpu : -EBUSY;
-}
-
-/*
  * An idle pCPU for @p, which loses @cpu, taken from the idle mask: of an idle core, or else on the
  * core that it is on, as what takes its place may be gone soon; negative if there is none.
  */

@@ -106,8 +106,7 @@ struct tree_child {
 struct vm_ctx {
 	/* where the VM stands: one cache line */
 	u64 vtime; /* CPU time of all vCPUs, in ns, scaled by WEIGHT_AVERAGE / weight */
-	u64 turn_start; /* ns; the turn that the vCPUs share, see policy.h */
-	u64 turn_end;
+	u64 turn_start; /* ns; of the turn that the vCPUs share, see policy.h */
 	u32 weight; /* WEIGHT_AVERAGE: as much as an average one */
 	u32 spread; /* its vCPUs wait by halting and need not run together */
 	s32 nr_vcpus;
@@ -116,8 +115,8 @@ struct vm_ctx {
 	s32 nr_running;
 	u64 kvm; /* address of struct kvm; 0: the slot is free */
 	u64 gen; /* rises with every reuse of the slot */
-	/* the next line */
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
+	/* the next line */
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
 	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
@@ -145,7 +144,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[4]; /* up to a whole number of cache lines */
+	u64 none[5]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

@@ -30,7 +30,7 @@ static u32 vm_claim_slot(u64 kvm)
 			continue;
 		if (__sync_val_compare_and_swap(&vm->kvm, 0, kvm))
 			continue;
-		vm->turn_start = vm->turn_end = 0;
+		vm->turn_start = -TURN_NS;
 		vm->spread = vm->nr_vcpus = 0;
 		/* In two pieces: the compiler has no memset() of more than 1,024 bytes. */
 		__builtin_memset(&vm->levels, 0,

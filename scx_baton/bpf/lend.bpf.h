@@ -143,7 +143,8 @@ verified_once u64 visit_for(u32 slot, u32 sender, bool spins)
 static int lend(void *map, int *key, struct lend_timer *at)
 {
 	u32 slot = at->sender >> 32, sender = at->sender, i;
-	u32 looks = nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
+	/* What spins on has been here before. */
+	u32 looks = at->spins ? 0 : nr_cpu_ids < MAX_LOOKS ? nr_cpu_ids : MAX_LOOKS;
 	u64 again;
 	s32 cpu;
 
@@ -151,9 +152,6 @@ static int lend(void *map, int *key, struct lend_timer *at)
 		return 0;
 	if (at->spins && lend_own(slot, sender, at->cpu))
 		return 0;
-	/* What spins on has been here before. */
-	if (at->spins)
-		looks = 0;
 	bpf_for(i, 1, looks) {
 		cpu = around(at->cpu + i, nr_cpu_ids);
 		if (!lend_cpu(slot, sender, cpu))

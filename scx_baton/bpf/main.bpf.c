@@ -32,14 +32,19 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 {
 	struct task_ctx *t = task_ctx(p);
 	struct vm_ctx *vm;
+	bool idle = false;
 	s32 cpu;
 	u64 now;
 
 	/* Of a new task it is not known yet whether its cgroup has CPU time: enqueue() looks. */
 	if (!t || (nr_quotas && !t->weight_gen) || (t->quota && throttled_until(t, scx_bpf_now())))
 		return prev_cpu;
-	cpu = take_idle_cpu(p, prev_cpu, wake_flags);
-	if (cpu < 0)
+	/*
+	 * Not @wake_flags: by SCX_WAKE_SYNC the kernel says of the waker's own pCPU that it is
+	 * idle, which runs a vCPU if an interrupt has come there.
+	 */
+	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, 0, &idle);
+	if (!idle)
 		return prev_cpu;
 	now = scx_bpf_now();
 	vm = vm_now(t);

@@ -24,6 +24,8 @@ static void unparked(struct task_ctx *t, struct vm_ctx *vm, u64 now)
 /* @p becomes runnable, but not before @release. */
 static void park(struct task_struct *p, struct task_ctx *t, u64 release, u64 now, u64 enq_flags)
 {
+	/* It may wait already, and come again with another affinity. */
+	leave_queue(t, now);
 	t->parked_at = now;
 	__sync_fetch_and_add(&nr_parks, 1);
 	scx_bpf_dsq_insert(p, PARKED_DSQ, HOST_SLICE_NS, enq_flags);

@@ -170,6 +170,12 @@ static inline u32 tree_weight(u64 share, u64 n)
 	return weight < 1 ? 1 : weight > 1 << 28 ? 1 << 28 : weight;
 }
 
+/* What a sleeper starts with. */
+static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
+{
+	return vtime_before(vtime, vnow - credit) ? vnow - credit : vtime;
+}
+
 /*
  * Keep @vtime from @credit behind @vnow to @lead ahead of it. Without the lower bound an entity
  * that could not use its share (fewer vCPUs than pCPUs, affinity) would hoard time; without the
@@ -177,11 +183,8 @@ static inline u32 tree_weight(u64 share, u64 n)
  */
 static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 {
-	if (vtime_before(vtime, vnow - credit))
-		return vnow - credit;
-	if (vtime_before(vnow + lead, vtime))
-		return vnow + lead;
-	return vtime;
+	vtime = wake_vtime(vtime, vnow, credit);
+	return vtime_before(vnow + lead, vtime) ? vnow + lead : vtime;
 }
 
 /*
@@ -309,12 +312,6 @@ static inline u64 host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
 	return vtime_clamp(vtime, vnow, lag, lag);
 }
 
-/* What a sleeper starts with. */
-static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
-{
-	return vtime_before(vtime, vnow - credit) ? vnow - credit : vtime;
-}
-
 /*
  * What a VM or a host task starts with that has slept for @slept, in which it could have used so
  * much on each of @cpus. It is not charged for more than that: vnow comes on by a VM's turn at
@@ -338,7 +335,7 @@ static inline bool vm_in_turn(const struct vm_ctx *vm, u64 now)
 		return false;
 	if (vm->nr_running <= 0 && !vtime_before(now, vm->turn_start + START_NS))
 		return false;
-	return vtime_before(now + TURN_SLACK_NS, vm->turn_end);
+	return vtime_before(now + TURN_SLACK_NS, vm->turn_start + TURN_NS);
 }
 
 /* Does a vCPU of @vm halt often that has run for @ran ns since it did? */
@@ -368,7 +365,7 @@ static inline bool vm_is_whole(const struct vm_ctx *vm)
 /* Until when a vCPU of @vm may run that starts now: to the end of the VM's turn, or a turn. */
 static inline u64 vm_turn_end(const struct vm_ctx *vm, u64 now)
 {
-	return vm_in_turn(vm, now) ? vm->turn_end : now + TURN_NS;
+	return (vm_in_turn(vm, now) ? vm->turn_start : now) + TURN_NS;
 }
 
 /*
@@ -439,7 +436,6 @@ static inline bool vm_join_turn(struct vm_ctx *vm, u64 now)
 	if (vm_in_turn(vm, now))
 		return false;
 	vm->turn_start = now;
-	vm->turn_end = now + TURN_NS;
 	vm->turn_ganged = 0;
 	return true;
 }
@@ -635,8 +631,7 @@ static inline u64 torn_slice(const struct vm_ctx *vm, u64 torn, u32 against, s32
 {
 	u64 slice = vcpu_part(vm, torn / 2, against) * (running > 0 ? running : 1);
 
-	/* A sibling that is just stopping is not in vm_busy() for a moment. */
-	if ((s64)torn < (s64)TORN_NS)
+	if (torn < TORN_NS)
 		return 0;
 	return slice < BOOST_MIN_NS ? BOOST_MIN_NS : slice > TURN_NS ? TURN_NS : slice;
 }

@@ -117,9 +117,9 @@ verified_once s32 find_room(struct task_struct *p __arg_trusted, u32 slot, u64 v
 /* What runs on @cpu is preempted for @p: what --stats tells of that. */
 static void count_preemption(s32 cpu, s32 home, const struct vm_ctx *vm, u32 slot)
 {
-	const struct cpu_ctx *c = cpu_ctx(cpu), *h = cpu_ctx(home);
+	const struct cpu_ctx *c = cpu_ctx(cpu);
 
-	if (vm && h->runs == RUNS_VCPU && h->vm == slot)
+	if (vm && runs_vm(home, slot))
 		stat_add(STAT_STACKING_AVOIDED, 1);
 	if (polls(cpu))
 		stat_add(STAT_POLLS_CUT, 1);
@@ -135,8 +135,7 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted,
 	struct cpu_ctx *c = cpu_ctx(home);
 
 	/* The sibling there had a longer slice, as all had a pCPU. */
-	if (vm && c->runs == RUNS_VCPU && c->vm == t->vm && !c->ends_at &&
-	    vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+	if (vm && runs_vm(home, t->vm) && !c->ends_at && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
 		ends_in(home, now, crowded_slice(home, now));
 	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, t->weight, now);
 	if (best < 0) {
@@ -158,7 +157,7 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted,
 static void leave_to_bound(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	struct vm_ctx *vm = vm_slot(bound_queue(cpu)->vm);
+	struct vm_ctx *vm = vm_slot(bound_queue(cpu)->pid_vm);
 
 	if (vm && bound_queue(cpu)->nr > 0 && c->runs == RUNS_HOST && !c->runs_bound &&
 	    !goes_before(c->host_vtime, c->host_weight, vm, now))

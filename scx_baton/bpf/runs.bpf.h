@@ -40,7 +40,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	if (has_halted(t) && !t->slept_at)
 		poll_begins(vm, t->vcpu_id);
 	if (t->woken_at && has_halted(t) && t->slept_at)
-		count_in(vm->halt.wakeups, t->run_at - t->woken_at);
+		count_in(vm->halt.wakeups, elapsed(t->woken_at, t->run_at));
 	t->woken_at = 0;
 	/* A directed yield changes who runs, not why. */
 	if (picked)
@@ -48,9 +48,10 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	c->runs = RUNS_VCPU;
 	if (vtime_before(vm->vcpu_vnow, t->vtime))
 		vm->vcpu_vnow = t->vtime;
-	if (__sync_fetch_and_add(&vm->nr_running, 1) <= 0) {
+	/* First: who looks in between sees no time in which nobody ran. */
+	if (vm->nr_running <= 0)
 		vm->busy_since = t->run_at;
-	} else if (!vm->turn_ganged) {
+	if (__sync_fetch_and_add(&vm->nr_running, 1) > 0 && !vm->turn_ganged) {
 		vm->turn_ganged = 1;
 		stat_add(STAT_GANGS, 1);
 	}

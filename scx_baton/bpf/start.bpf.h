@@ -114,7 +114,7 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu,
 	if (!vm)
 		return WALK_ENDS;
 	/* Who gives way to a sibling waits, too. */
-	leaves = c->runs == RUNS_VCPU && c->vm == w->slot;
+	leaves = runs_vm(cpu, w->slot);
 	if (w->visits)
 		w->slice = vm_visit(vm, vnow);
 	else

@@ -124,6 +124,18 @@ static inline u64 vm_busy(const struct vm_ctx *vm, u64 now)
 }
 
 /*
+ * In how much of the @waited ns for which @t, a vCPU of @vm, has waited did siblings run? A sibling
+ * that is just stopping is not in vm_busy() for a moment.
+ */
+static inline u64 waited_beside(const struct task_ctx *t, const struct vm_ctx *vm, u64 waited,
+				u64 now)
+{
+	u64 busy = elapsed(t->queued_busy, vm_busy(vm, now));
+
+	return busy < waited ? busy : waited;
+}
+
+/*
  * Give the slot of a dead VM back. A task that still names it is told by the generation,
  * which therefore changes before anybody can claim the slot. The VM's destruction and the
  * end of its last vCPU may both come here at once.

@@ -13,15 +13,14 @@
 static void count_open(const struct task_ctx *t, const struct vm_ctx *vm, u64 now,
 		       struct vcpu_times *open)
 {
-	u64 queued_at = t->queued_at, waited, busy;
+	u64 queued_at = t->queued_at, waited;
 
 	if (t->run_vm != NO_VM) {
 		open->ran_ns = elapsed(t->run_at, now);
 	} else if (queued_at) {
 		waited = elapsed(queued_at, now);
-		busy = vm_busy(vm, now) - t->queued_busy;
 		open->ready_ns = waited;
-		open->costop_ns = busy < waited ? busy : waited;
+		open->costop_ns = waited_beside(t, vm, waited, now);
 	} else if (t->parked_at) {
 		open->throttled_ns = elapsed(t->parked_at, now);
 	}

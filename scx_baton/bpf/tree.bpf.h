@@ -277,7 +277,7 @@ static u32 wanted(struct task_ctx *t, struct vm_ctx *vm, u64 before, u64 now)
 		all -= __sync_lock_test_and_set(&vm->wanted_before, all);
 		/* Waits that go on are not in it yet. */
 		if (vm->nr_queued > 0)
-			all += now - vm->queued_since;
+			all += elapsed(vm->queued_since, now);
 	} else {
 		all = __sync_lock_test_and_set(&t->wants, 0);
 	}

@@ -114,11 +114,14 @@ static inline void join_host(struct task_ctx *t, s32 cpu, bool bound)
 
 static inline void leave_host(struct task_ctx *t)
 {
-	u32 place = t->queued_host - 1;
+	u32 place;
 
 	if (!t->queued_host)
 		return;
-	t->queued_host = 0;
+	place = __sync_lock_test_and_set(&t->queued_host, 0) - 1;
+	/* Another pCPU has been faster. */
+	if (place == ~0U)
+		return;
 	__sync_fetch_and_sub(host_queue(place), 1);
 	if (place < MAX_CPUS)
 		count_add(COUNT_BOUND_HOST, -1);
@@ -212,6 +215,9 @@ static inline void join_bound(const struct task_struct *p, struct task_ctx *t, s
 		b->vm = t->vm;
 		b->pid_vm = t->vm;
 		b->pid = p->pid;
+		/* The timer of those without CPU time does not hold the runqueue's lock. */
+		if (b->nr > 1)
+			b->vm = MIXED_VMS;
 	} else if (b->vm != t->vm) {
 		b->vm = MIXED_VMS;
 	}

@@ -139,9 +139,7 @@ static void boost(struct cpu_ctx *c, struct task_ctx *from_t, s32 from, struct t
 /* Does @cpu run a vCPU of the VM in @slot, or nothing? */
 static bool costs_nobody_else(s32 cpu, u32 slot)
 {
-	struct cpu_ctx *c = cpu_ctx(cpu);
-
-	return c->runs == RUNS_NOTHING || (c->runs == RUNS_VCPU && c->vm == slot);
+	return cpu_ctx(cpu)->runs == RUNS_NOTHING || runs_vm(cpu, slot);
 }
 
 /*
@@ -154,8 +152,7 @@ static bool stays(const struct vm_ctx *vm, u32 slot, s32 home)
 {
 	struct cpu_ctx *c = cpu_ctx(home);
 
-	return vm->nr_queued > 1 && c->runs == RUNS_VCPU && c->vm == slot && !c->kicked &&
-	       !c->boost_pid;
+	return vm->nr_queued > 1 && runs_vm(home, slot) && !c->kicked && !c->boost_pid;
 }
 
 /*

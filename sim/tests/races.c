@@ -2,16 +2,24 @@
 /*
  * Two pCPUs do something at once: vCPUs of one VM join and leave the queue near one last-level
  * cache, or the queue as such; a timer is set; VMs come. Before each atomic step of the one, in
- * turn, the other does all of its own; what is counted, or set, must be right in the end. Exits
- * with 1, and says where, if it is not.
+ * turn, and behind counting, the other does all of its own; what is counted, or set, must be right
+ * in the end. Exits with 1, and says where, if it is not.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 static void step(void);
 
-#define __sync_fetch_and_add(at, n) (step(), __atomic_fetch_add(at, n, __ATOMIC_SEQ_CST))
-#define __sync_fetch_and_sub(at, n) (step(), __atomic_fetch_sub(at, n, __ATOMIC_SEQ_CST))
+/* Behind it, too: what follows may be a plain write. */
+#define stepping(atomic)                                                                           \
+	({                                                                                         \
+		step();                                                                            \
+		typeof(atomic) was_ = atomic;                                                      \
+		step();                                                                            \
+		was_;                                                                              \
+	})
+#define __sync_fetch_and_add(at, n) stepping(__atomic_fetch_add(at, n, __ATOMIC_SEQ_CST))
+#define __sync_fetch_and_sub(at, n) stepping(__atomic_fetch_sub(at, n, __ATOMIC_SEQ_CST))
 #define __sync_fetch_and_or(at, n) (step(), __atomic_fetch_or(at, n, __ATOMIC_SEQ_CST))
 #define __sync_fetch_and_and(at, n) (step(), __atomic_fetch_and(at, n, __ATOMIC_SEQ_CST))
 
@@ -37,9 +45,10 @@ static void step(void);
 #include <scx/common.bpf.h>
 #include "account.bpf.h"
 #include "kvm.bpf.c"
+#include "park.bpf.h"
 #include "runs.bpf.h"
 
-enum { SLOT = 1024, CPU = 0 };
+enum { SLOT = 1024, CPU = 0, STEPS = 24 };
 
 static void (*other)(void);
 static u32 steps, stop_at;
@@ -102,7 +111,7 @@ static void both(void (*first)(void), void (*second)(void))
 static int check(const char *what, void (*begins)(void), void (*first)(void), void (*second)(void),
 		 s32 left)
 {
-	for (stop_at = 0; stop_at < 6; stop_at++) {
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
 		*waiting_near(0, SLOT) = 0;
 		*vms_near(0, 0) = 0;
 		other = NULL;
@@ -152,7 +161,7 @@ static void late(void)
 
 static int check_timer(const char *what, void (*first)(void), void (*second)(void))
 {
-	for (stop_at = 0; stop_at < 6; stop_at++) {
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
 		parked_until = 0;
 		both(first, second);
 		if (timer_at != 50 || parked_until != 50) {
@@ -175,7 +184,7 @@ static int check_leave(void)
 	u32 slot = 1;
 	struct vm_ctx *vm = vm_slot(slot);
 
-	for (stop_at = 0; stop_at < 12; stop_at++) {
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
 		waiter = (struct task_ctx){.vm = slot, .queued_vm = slot, .queued_at = 1};
 		vm->nr_queued = 1;
 		count_add(COUNT_WAITING, 1);
@@ -206,7 +215,7 @@ static int check_claim(void)
 	u64 *end = &shared.counts[COUNT_SLOTS_END].n;
 	u32 slot;
 
-	for (stop_at = 0; stop_at < 6; stop_at++) {
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
 		for (slot = 1; slot < 4; slot++)
 			vm_slot(slot)->kvm = 0;
 		*end = 0;
@@ -239,11 +248,117 @@ static int check_moves(void)
 	return 0;
 }
 
+static struct task_struct its_task = {.pid = 1}, other_task = {.pid = 2};
+
+static void bind_one(void)
+{
+	join_bound(&its_task, &waiter, vm_slot(1), CPU);
+}
+
+static void bind_other(void)
+{
+	join_bound(&other_task, &comes, vm_slot(2), CPU);
+}
+
+/* vCPUs of two VMs wait for one pCPU alone: both are looked for. The timer holds no lock. */
+static int check_bind(void)
+{
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
+		*bound_queue(CPU) = (struct bound_queue){};
+		waiter = (struct task_ctx){.vm = 1};
+		comes = (struct task_ctx){.vm = 2};
+		both(bind_one, bind_other);
+		if (bound_queue(CPU)->nr != 2 || bound_queue(CPU)->vm != MIXED_VMS) {
+			printf("two VMs' vCPUs are bound, before step %u: VM %u alone is seen\n",
+			       stop_at, bound_queue(CPU)->vm);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static void run_sibling(void)
+{
+	runs_for(&its_task, &comes, CPU, true);
+}
+
+static void leave_late(void)
+{
+	leave_queue(&waiter, 1000);
+}
+
+/* A vCPU has waited while none of its siblings ran; one starts as it does, or is just stopping. */
+static int check_beside(s32 running, u64 busy_at)
+{
+	struct vm_ctx *vm = vm_slot(1);
+
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
+		vm->nr_queued = 1;
+		vm->nr_running = running;
+		vm->busy_ns = 50;
+		vm->busy_since = 0;
+		vm->times.costop_ns = 0;
+		waiter = (struct task_ctx){.vm = 1, .queued_vm = 1, .queued_at = 900};
+		waiter.queued_busy = busy_at;
+		comes = (struct task_ctx){.vm = 1, .run_at = 1000};
+		count_add(COUNT_WAITING, 1);
+		both(run_sibling, leave_late);
+		if (vm->times.costop_ns) {
+			printf("it waited beside nobody, before step %u: for %llu ns\n", stop_at,
+			       vm->times.costop_ns);
+			return 1;
+		}
+		vm->nr_running = 0;
+	}
+	return 0;
+}
+
+/* One that waits comes again, without CPU time: it waits there no more. */
+static int check_park(void)
+{
+	struct vm_ctx *vm = vm_slot(1);
+
+	waiter = (struct task_ctx){.vm = 1, .queued_vm = 1, .queued_at = 900};
+	vm->nr_queued = 1;
+	count_add(COUNT_WAITING, 1);
+	park(&its_task, &waiter, 2000, 1000, 0);
+	if (vm->nr_queued || count(COUNT_WAITING) || !waiter.parked_at) {
+		printf("a vCPU is parked and waits: %d in its queue\n", vm->nr_queued);
+		return 1;
+	}
+	return 0;
+}
+
+/* All vCPUs of a VM wake, before the first of them runs: it has slept once. */
+static int check_wake(void)
+{
+	struct vm_ctx *vm = vm_slot(1);
+	u64 vtime;
+
+	*vm = (struct vm_ctx){.weight = WEIGHT_AVERAGE, .nr_vcpus = 8, .busy_since = 1000000};
+	vnow = 50ULL * 1000 * 1000;
+	vm->vtime = 10ULL * 1000 * 1000;
+	waiter = comes = (struct task_ctx){.vm = 1};
+	wake(&waiter, vm, vnow, 2000000);
+	vtime = vm->vtime;
+	wake(&comes, vm, vnow, 2000000);
+	if (vm->vtime != vtime) {
+		printf("two wake at once: %lld ns behind, then %lld\n", vnow - vtime,
+		       vnow - vm->vtime);
+		return 1;
+	}
+	return 0;
+}
+
 static struct task_struct *current_task(void *sim, s32 cpu)
 {
 	static struct task_struct vmm = {.tgid = 1};
 
 	return &vmm;
+}
+
+static void insert(void *sim, struct task_struct *p, u64 dsq, u64 slice, u64 flags)
+{
 }
 
 int main(void)
@@ -252,13 +367,15 @@ int main(void)
 		.map_new = new_map,
 		.timer_start = start_timer,
 		.curr = current_task,
+		.insert = insert,
 		.nr_cpu_ids = 1,
 	};
 
 	shim = &ours;
 	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
 	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave() ||
-	    check_claim() || check_moves())
+	    check_claim() || check_moves() || check_bind() || check_beside(0, 50) ||
+	    check_beside(0, 80) || check_park() || check_wake())
 		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||

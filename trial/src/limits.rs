@@ -71,8 +71,8 @@ impl ReadyLimit {
 /// Of syslog(2): emergency, alert, critical, error, warning.
 const WARNING: u32 = 4;
 
-/// What a scheduler can bring about: its own errors, stalls and soft lockups, kernel threads that do
-/// not run, a kernel that finds itself broken. Firewalls, disks and guests' MSRs are logged as
+/// What a scheduler can bring about: its own errors, stalls and soft lockups, kernel threads that
+/// do not run, a kernel that finds itself broken. Firewalls, disks and guests' MSRs are logged as
 /// warnings, too.
 const OURS: [&str; 11] = [
     "sched_ext",

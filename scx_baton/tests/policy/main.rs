@@ -84,6 +84,8 @@ fn vm() -> vm_ctx {
     let mut vm: vm_ctx = unsafe { std::mem::zeroed() };
     vm.weight = ONE;
     vm.nr_vcpus = 2;
+    // No turn, also at the clock's beginning.
+    vm.turn_start = turn().wrapping_neg();
     vm
 }
 
@@ -96,7 +98,6 @@ fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
         vm.spread = spread.into();
         vm.vtime = base.wrapping_add(vtime);
         vm.turn_start = base.wrapping_add(started);
-        vm.turn_end = vm.turn_start.wrapping_add(turn());
         vm.nr_running = running;
         vm
     })
