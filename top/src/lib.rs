@@ -29,7 +29,7 @@ mod view;
 mod wanted;
 
 use anyhow::{Result, bail};
-use baton_output::{OutFile, interrupt, is_read, open_all};
+use baton_output::{OutFile, interrupt, is_read, note, open_all};
 use clap::Args;
 use columns::Column;
 use feed::Feed;
@@ -159,7 +159,9 @@ impl Watch {
     }
 
     fn finish(&self) -> Result<()> {
-        self.write.as_ref().map_or(Ok(()), |file| self.tape.write(file))
+        // An earlier recording is not replaced by one that shows nothing.
+        let write = self.write.as_ref().filter(|_| self.tape.is_shown());
+        write.map_or(Ok(()), |file| self.tape.write(file))
     }
 
     /// `false`: the user wants an end.
@@ -187,7 +189,7 @@ fn only(name: &str, view: &mut View, sample: &sample::Sample) -> Result<()> {
         };
         bail!("no VM is named '{name}': {there}");
     }
-    view.filter = name.to_owned();
+    (view.filter, view.whole) = (name.to_owned(), true);
     view.opened = its.iter().map(|vm| vm.key.clone()).collect();
     Ok(())
 }
@@ -204,13 +206,19 @@ fn batch(top: &Top, watch: &mut Watch, view: &mut View) -> Result<()> {
     if let Some(name) = &top.vm {
         only(name, view, &before)?;
     }
-    let mut at = Instant::now();
+    let (mut at, mut told) = (Instant::now(), None);
     for interval in 0..top.iterations.unwrap_or(u64::MAX) {
-        at += top.delay;
+        // Intervals that have passed, as nobody read or it was stopped, are one.
+        at = (at + top.delay).max(Instant::now());
         if watch.feed.is_live() && !watch.wait_until(at) {
             break;
         }
         let Some(now) = watch.next(&wanted) else { break };
+        let why = now.baton.as_ref().err().filter(|_| now.host.scheduler == "baton");
+        if let Some(why) = why.filter(|why| told.as_ref() != Some(*why)) {
+            note(&format!("baton top: figures are the kernel's, scx_baton tells none: {why}"));
+        }
+        told = why.cloned();
         let mut rates = Rates::between(&before, &now);
         if !vcpus {
             // A recording may have them.

@@ -38,6 +38,11 @@ impl Tape {
         }
     }
 
+    /// Figures need two samples.
+    pub fn is_shown(&self) -> bool {
+        self.samples.len() > 1
+    }
+
     /// Errors: the file cannot be written.
     pub fn write(&self, file: &OutFile) -> Result<()> {
         let recording = Recording { version: VERSION, samples: self.samples.clone() };

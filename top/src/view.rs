@@ -17,6 +17,8 @@ pub struct View {
     pub reversed: bool,
     /// VMs whose name has it, whatever the case.
     pub filter: String,
+    /// It is a VM's whole name, not a part of those that are shown.
+    pub whole: bool,
     /// The keys that come are the filter's.
     pub types: bool,
     /// Of all vCPUs together, not their mean.
@@ -42,6 +44,7 @@ impl View {
             sort,
             reversed: false,
             filter: filter.to_owned(),
+            whole: false,
             types: false,
             sum: false,
             paused: false,
@@ -54,8 +57,10 @@ impl View {
     /// The VMs to show, in order. Names go up, figures down; what is not known comes last.
     pub fn vms<'a>(&self, rates: &'a Rates) -> Vec<&'a VmRates> {
         let filter = self.filter.to_lowercase();
-        let is_shown =
-            |vm: &&VmRates| filter.is_empty() || vm.name.to_lowercase().contains(&filter);
+        let is_shown = |vm: &&VmRates| match self.whole {
+            true => vm.name == self.filter,
+            false => vm.name.to_lowercase().contains(&filter),
+        };
         let mut vms: Vec<_> = rates.vms.iter().filter(is_shown).collect();
         let figure = |vm: &VmRates| self.sort.figure(vm, self.sum).unwrap_or(f64::NEG_INFINITY);
         vms.sort_by(|a, b| {
@@ -107,8 +112,8 @@ impl View {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('w') => return Action::Write,
             KeyCode::Char('h' | '?') => self.help = true,
-            KeyCode::Char('/' | 'f') => self.types = true,
-            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('/' | 'f') => (self.types, self.whole) = (true, false),
+            KeyCode::Esc => self.show_all(),
             KeyCode::Char('n') => self.sum = !self.sum,
             KeyCode::Char(' ' | 'p') => self.paused = !self.paused,
             KeyCode::Char('R') => self.reversed = !self.reversed,
@@ -131,12 +136,17 @@ impl View {
             KeyCode::Enter => self.types = false,
             KeyCode::Esc => {
                 self.types = false;
-                self.filter.clear();
+                self.show_all();
             }
             KeyCode::Backspace => drop(self.filter.pop()),
             KeyCode::Char(c) => self.filter.push(c),
             _ => {}
         }
+    }
+
+    fn show_all(&mut self) {
+        self.filter.clear();
+        self.whole = false;
     }
 
     fn neighbour(&self, step: isize) -> Column {
@@ -198,6 +208,19 @@ mod tests {
             c => KeyCode::Char(c),
         };
         keys.chars().map(|c| view.key(code(c).into(), &rates())).last().unwrap_or(Action::Draw)
+    }
+
+    /// 'baton top web-1' showed web-10, too.
+    #[test]
+    fn a_whole_name_is_of_one_vm() {
+        let mut view = View::new(Column::Name, "web");
+        assert_eq!(names(&view), ["web-1", "web-2"]);
+        view.whole = true;
+        assert!(names(&view).is_empty());
+        view.filter = "web-2".into();
+        assert_eq!(names(&view), ["web-2"]);
+        press(&mut view, "\x1b");
+        assert_eq!((names(&view).len(), view.whole), (3, false));
     }
 
     #[test]
