@@ -111,10 +111,10 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	runs_for(p, t, cpu, picked);
 	if (asked)
 		leave_to_bound(cpu, t->run_at);
-	/* It was not picked: a host task may have come meanwhile. */
+	/* It was not picked: somebody may have come meanwhile. */
 	if (vm && c->goes_on) {
 		c->goes_on = false;
-		if (host_is_due(cpu, vm, t->run_at, t->run_at))
+		if (overdue(cpu, t->run_at))
 			preempt(cpu);
 	}
 	/* A host task comes between, it does not change whose turn this is. */
