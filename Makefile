@@ -97,8 +97,8 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound:
 # docs/policy-limits.md. What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 5,22,57,96,99
-NEIGHBOURS_KNOWN_THREADS := 35
+NEIGHBOURS_KNOWN := 5,57,91,96
+NEIGHBOURS_KNOWN_THREADS := 48
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)

@@ -35,6 +35,7 @@ impl Scenario {
             tasks: Vec::new(),
             online: CpuSet::all(pcpus as usize),
             tick_ns: 1_000_000_000 / u64::from(host.hz),
+            staggered_ticks: self.staggered_ticks,
             to_resched: Vec::new(),
             locks: Locks::new(costs.lock_ns),
         };

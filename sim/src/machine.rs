@@ -248,6 +248,8 @@ pub struct Machine {
     pub tasks: Vec<Task>,
     pub online: CpuSet,
     pub tick_ns: Ns,
+    /// The pCPUs do not tick at once.
+    pub staggered_ticks: bool,
     /// pCPUs that must choose again, in the order in which that was found out.
     pub to_resched: Vec<u32>,
     pub locks: Locks,

@@ -19,7 +19,19 @@ impl Scenario {
                 Some(cgroup) => spec.fault_of_cgroup(vms as u32 + cgroup as u32),
                 None => spec.fault(pcpus, vms, tasks),
             })
+            .and_then(|fault| {
+                let of_cgroup = spec.weight.is_some() || spec.cpu_max.is_some();
+                let fine = !of_cgroup || spec.vm.is_none_or(|vm| self.has_own_cgroup(vm));
+                ensure_key!(fine, "vm", "weight and cpu-max need a cgroup of its own");
+                Ok(fault)
+            })
             .map_err(|error| inside(format!("fault.{place}"), error))
+    }
+
+    /// The VM of this number, counted over all tables.
+    fn has_own_cgroup(&self, vm: u32) -> bool {
+        let all = self.vms.iter().flat_map(|spec| (0..spec.count).map(|_| spec.own_cgroup));
+        all.into_iter().nth(vm as usize).unwrap_or(true)
     }
 }
 

@@ -54,6 +54,10 @@ pub struct Scenario {
     pub machine_file: PathBuf,
     /// Fewer pCPUs than the machine has: the first ones.
     pub pcpus: Option<u32>,
+    /// The pCPUs' ticks are spread over the length of one. Linux has all of them at once
+    /// (`tick_setup_sched_timer()`), unless it is booted with `skew_tick=1`: then over half of it.
+    #[serde(default)]
+    pub staggered_ticks: bool,
     #[serde(default = "eevdf")]
     pub scheduler: String,
     /// That file, if it is one.

@@ -210,8 +210,8 @@ impl Sim {
         }
         if was_idle && !self.ticking[cpu as usize] {
             self.ticking[cpu as usize] = true;
-            // Ticks of pCPUs do not coincide.
-            let phase = self.m.tick_ns * u64::from(cpu) / self.m.cpus.len() as u64;
+            let apart = self.m.tick_ns * u64::from(cpu) / self.m.cpus.len() as u64;
+            let phase = if self.m.staggered_ticks { apart } else { 0 };
             let next = (now - phase.min(now)) / self.m.tick_ns * self.m.tick_ns + phase;
             let next = if next <= now { next + self.m.tick_ns } else { next };
             self.queue.push(next, Event::Tick(cpu));

@@ -385,8 +385,8 @@ fn a_pinned_gang_that_sleeps_does_not_wait_for_one_that_may_run_elsewhere() {
         let works: Vec<_> = (1..=10)
             .map(|seed| {
                 beside(&format!(
-                    "seed = {seed}\npcpus = {pcpus}\n[[vm]]\npin = true\nvcpus = {pcpus}\n\
-                     workload = \"mutex\"\n{other}"
+                    "staggered-ticks = true\nseed = {seed}\npcpus = {pcpus}\n[[vm]]\npin = true\n\
+                     vcpus = {pcpus}\nworkload = \"mutex\"\n{other}"
                 ))
             })
             .collect();

@@ -38,7 +38,10 @@ fn the_watchdog_finds_a_stall() {
 fn idle_cores_are_whole() {
     let vms =
         "[[vm]]\nvcpus = 5\nworkload = \"timer\"\n[[vm]]\nvcpus = 4\nworkload = \"hackbench\"";
-    let why = says("cores", &format!("machine = \"cascade-lake-96\"\npcpus = 8\n{vms}"));
+    let why = says(
+        "cores",
+        &format!("machine = \"cascade-lake-96\"\npcpus = 8\nstaggered-ticks = true\n{vms}"),
+    );
     assert!(why.contains("a thousand found"), "{why}");
 }
 
@@ -132,6 +135,10 @@ fn bad_scenarios_are_refused_in_one_line() {
         (
             format!("{HEAD}{}", vm.replace("lock", "ipi").replace('2', "1")),
             "key vm.0.vcpus: \"ipi\" needs one to send to",
+        ),
+        (
+            format!("{HEAD}{vm}\nown-cgroup = false\n[[fault]]\nat-ms = 1\nvm = 0\nweight = 300"),
+            "key fault.0.vm: weight and cpu-max need a cgroup",
         ),
         (
             format!("{HEAD}[costs]\nmove_ns = [0, 0, 0, {}]\n{vm}", i64::MAX),

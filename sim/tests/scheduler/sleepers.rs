@@ -5,7 +5,8 @@ use baton_sim::scenario::load;
 
 use super::*;
 
-/// A vCPU that woke within a millisecond of its last visit waited for a turn's end.
+/// A vCPU that woke within a millisecond of its last visit waited for a turn's end. One that woke
+/// while threads of the kernel had all pCPUs was not looked for as these went: 0.89 of its work.
 #[test]
 fn who_sleeps_does_not_wait_for_a_turn_to_end() {
     for (pcpus, vcpus, other) in [(2, 1, "compute"), (2, 2, "barrier"), (8, 4, "compute")] {
@@ -53,7 +54,7 @@ fn a_vm_that_sleeps_for_a_moment_keeps_what_it_is_owed() {
     let (mut fair, mut ours) = (0.0, 0.0);
     for seed in 1..=4 {
         let [eevdf, baton] = beside(&format!(
-            "pcpus = 4\nseed = {seed}\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
+            "pcpus = 4\nseed = {seed}\nstaggered-ticks = true\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
              program = [\"sleep 42us ±20%\", \"compute 21us ±20%\", \"done\"]\n\
              [[vm]]\nvcpus = 4\nworkload = \"compute\"\n[[vm]]\nvcpus = 4\nworkload = \"lock\"\n\
              [[vm]]\nvcpus = 4\nweight = 200\nworkload = \"compute\"\n"
