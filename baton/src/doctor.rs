@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use baton_doctor::report::{self, Report};
 use baton_doctor::{Finding, Scene, find, fix};
 use baton_haltpoll::{STATE, restore_left};
@@ -106,19 +106,25 @@ fn mend(finding: &'static Finding) -> Result<()> {
     say(&format!("{}\n'baton doctor --restore' takes it back\n", lines.join("\n")))
 }
 
+/// What a scx_baton that governs polling is in charge of.
+const KVM: &str = "/sys/module/kvm/parameters/";
+
 fn restore(what: Restore) -> Result<()> {
     let scene = Scene::here();
-    if scene.baton_runs() && Path::new(STATE).exists() {
-        bail!("scx_baton runs, and puts KVM's parameters back when it ends: stop it instead");
-    }
-    // The killed scx_baton may have come after a --fix: what it found is put back first.
+    let in_charge = scene.baton_runs() && Path::new(STATE).exists();
     let (mut lines, mut errors) = (Vec::new(), Vec::new());
-    match restore_left() {
-        Ok(ns) => lines.extend(ns.map(|ns| format!("halt_poll_ns is {ns} again"))),
-        Err(error) => errors.push(error),
+    // The killed scx_baton may have come after a --fix: what it found is put back first.
+    match in_charge {
+        true => errors.push(anyhow!(
+            "scx_baton runs, and puts KVM's parameters back when it ends: stop it instead"
+        )),
+        false => match restore_left() {
+            Ok(ns) => lines.extend(ns.map(|ns| format!("halt_poll_ns is {ns} again"))),
+            Err(error) => errors.push(error),
+        },
     }
     if what == Restore::All {
-        match fix::undo(&scene.host) {
+        match fix::undo(&scene.host, |path| in_charge && path.starts_with(KVM)) {
             Ok((undone, failed)) => {
                 lines.extend(undone);
                 errors.extend(failed);

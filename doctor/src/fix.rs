@@ -95,14 +95,19 @@ pub fn apply(scene: &Scene, finding: &Finding) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Puts back what [`apply`] has changed, and says for each file `PATH: NEW -> OLD`.
+/// Puts back what [`apply`] has changed, and says for each file `PATH: NEW -> OLD`. `spared`: what
+/// somebody else is in charge of stays in the state.
 ///
 /// Errors: the state is not one of ours, or cannot be written. What cannot be put back stays in the
 /// state, and keeps nothing else from being put back: those are the errors beside the lines.
-pub fn undo(host: &Host) -> Result<(Vec<String>, Vec<Error>)> {
+pub fn undo(host: &Host, spared: impl Fn(&str) -> bool) -> Result<(Vec<String>, Vec<Error>)> {
     let Some(mut state) = read(host)? else { return Ok((vec![], vec![])) };
     let (mut lines, mut errors, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for was in state.found.into_iter().rev() {
+        if spared(&was.path) {
+            kept.insert(0, was);
+            continue;
+        }
         // A module or a CPU that is gone took its value along.
         if !host.exists(&was.path) {
             continue;

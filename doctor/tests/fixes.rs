@@ -39,7 +39,7 @@ fn apply(tree: &Tree, id: &str) -> anyhow::Result<Vec<String>> {
 }
 
 fn undo(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    let (lines, errors) = fix::undo(&tree.scene().host)?;
+    let (lines, errors) = fix::undo(&tree.scene().host, |_| false)?;
     assert!(errors.is_empty(), "{errors:?}");
     Ok(lines)
 }
@@ -93,13 +93,25 @@ fn what_cannot_be_put_back_keeps_nothing_else() {
     let file = tree.path(&governor(15));
     fs::remove_file(&file).expect("is there");
     fs::create_dir(&file).expect("can be made");
-    let (lines, errors) = fix::undo(&tree.scene().host).expect("the state is ours");
+    let (lines, errors) = fix::undo(&tree.scene().host, |_| false).expect("the state is ours");
     assert_eq!(tree.text(POLL), "4000000");
     assert!(lines.len() > 1 && errors.len() == 1, "{lines:?} {errors:?}");
     fs::remove_dir(&file).expect("is there");
     tree.put(&governor(15), "schedutil");
     assert_eq!(undo(&tree).expect("can be written").len(), 1);
     assert!(!fix::is_applied(&tree.scene().host));
+}
+
+/// While scx_baton governs polling nothing was put back at all.
+#[test]
+fn what_somebody_is_in_charge_of_stays() {
+    let tree = ill();
+    apply(&tree, "halt-poll").expect("can be written");
+    apply(&tree, "governor").expect("can be written");
+    let undone = fix::undo(&tree.scene().host, |path| path == POLL).expect("the state is ours");
+    assert!(undone.0.len() > 1 && undone.1.is_empty(), "{undone:?}");
+    assert_eq!((tree.text(POLL), tree.text(&governor(15))), ("200000".into(), "powersave".into()));
+    assert_eq!(undo(&tree).expect("can be written"), [format!("{POLL}: 200000 -> 4000000")]);
 }
 
 /// What was there before the first of two fixes of a file counts.
