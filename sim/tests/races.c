@@ -45,7 +45,9 @@ static void step(void);
 #include <scx/common.bpf.h>
 #include "account.bpf.h"
 #include "kvm.bpf.c"
+#include "given.bpf.h"
 #include "park.bpf.h"
+#include "room.bpf.h"
 #include "runs.bpf.h"
 
 enum { SLOT = 1024, CPU = 0, STEPS = 24 };
@@ -350,6 +352,57 @@ static int check_wake(void)
 	return 0;
 }
 
+static u32 kicks;
+
+static void kick(void *sim, s32 cpu, u64 flags)
+{
+	kicks++;
+}
+
+/* A host task goes before both VMs whose vCPUs are bound to its pCPU: it stays there. */
+static int check_mixed(void)
+{
+	struct cpu_ctx *c = cpu_ctx(CPU);
+
+	*vm_slot(1) = *vm_slot(2) = (struct vm_ctx){.weight = WEIGHT_AVERAGE, .nr_vcpus = 1};
+	vm_slot(1)->vtime = vm_slot(2)->vtime = vnow + TURN_NS;
+	*bound_queue(CPU) = (struct bound_queue){.nr = 2, .vm = MIXED_VMS, .pid_vm = 1};
+	c->runs = RUNS_HOST;
+	c->runs_bound = false;
+	c->host_vtime = vnow - TURN_NS;
+	c->host_weight = WEIGHT_AVERAGE;
+	kicks = 0;
+	leave_to_bound(CPU, 1000);
+	if (kicks) {
+		printf("a host task leaves a pCPU to VMs that it goes before\n");
+		return 1;
+	}
+	return 0;
+}
+
+static struct task_struct *nobody(void *sim, s32 pid)
+{
+	return NULL;
+}
+
+/* A pCPU is given away while an older interrupt's end is due: that does not cut the new one short.
+ */
+static int check_given(void)
+{
+	struct cpu_ctx *c = cpu_ctx(CPU);
+
+	c->boost_pid = 7;
+	c->boost_vm = 1;
+	c->resume_pid = 0;
+	c->back_at = 100;
+	dispatch_given(CPU, false, 50);
+	if (c->back_at) {
+		printf("what is given ends with what was given before, at %llu\n", c->back_at);
+		return 1;
+	}
+	return 0;
+}
+
 static struct task_struct *current_task(void *sim, s32 cpu)
 {
 	static struct task_struct vmm = {.tgid = 1};
@@ -368,6 +421,8 @@ int main(void)
 		.timer_start = start_timer,
 		.curr = current_task,
 		.insert = insert,
+		.kick = kick,
+		.from_pid = nobody,
 		.nr_cpu_ids = 1,
 	};
 
@@ -375,7 +430,7 @@ int main(void)
 	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
 	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave() ||
 	    check_claim() || check_moves() || check_bind() || check_beside(0, 50) ||
-	    check_beside(0, 80) || check_park() || check_wake())
+	    check_beside(0, 80) || check_park() || check_wake() || check_mixed() || check_given())
 		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||
