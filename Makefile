@@ -42,8 +42,8 @@ C_FILES = $(wildcard scx_baton/bpf/*.[ch] scx_baton/examples/*.c scx_baton/tests
 
 .PHONY: all help setup build demo test check test-kernels lint fmt unit-test fuzz neighbours \
 	host-test on-qemu on-exact soak test-ray bench-memslots bench-sim bench-lines \
-	bench-halt-poll bench-rules bench-callbacks bench-top test-operate test-reproducible manuals install \
-	uninstall tree packagers deb rpm test-packages clean
+	bench-halt-poll bench-rules bench-callbacks bench-top test-operate test-reproducible \
+	manuals install uninstall tree packagers deb rpm test-packages clean
 all: build
 
 help:

@@ -34,7 +34,7 @@ impl Rule {
         let found = text.matches(&self.from).count();
         ensure!(
             found == 1,
-            "the rule \"{}\" of rules.toml is {found} times in {}: say what is to be edited there now",
+            "the rule \"{}\" is {found} times in {}: say in rules.toml what is to be edited there",
             self.name,
             self.file
         );

@@ -190,8 +190,8 @@ fn main() -> Result<()> {
             }
         }
     }
-    let parties = base.work.values().flat_map(BTreeMap::values).filter(|work| **work > 0.0);
-    let mut report = Report { scenarios: cases.len(), parties: parties.count(), rules: Vec::new() };
+    let parties = base.work.values().map(BTreeMap::len).sum();
+    let mut report = Report { scenarios: cases.len(), parties, rules: Vec::new() };
     println!("{} scenarios, {} VMs and threads", report.scenarios, report.parties);
     println!("| without | less | more | the least, and the most |");
     println!("|---|---:|---:|---|");

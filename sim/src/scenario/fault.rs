@@ -30,8 +30,8 @@ impl Scenario {
 
     /// The VM of this number, counted over all tables.
     fn has_own_cgroup(&self, vm: u32) -> bool {
-        let all = self.vms.iter().flat_map(|spec| (0..spec.count).map(|_| spec.own_cgroup));
-        all.into_iter().nth(vm as usize).unwrap_or(true)
+        let mut all = self.vms.iter().flat_map(|spec| (0..spec.count).map(|_| spec.own_cgroup));
+        all.nth(vm as usize).unwrap_or(true)
     }
 }
 

@@ -150,7 +150,8 @@ fn bad_scenarios_are_refused_in_one_line() {
         ),
         (
             format!(
-                "{HEAD}{vm}\n[[cgroup]]\nname = \"a\"\ncpus = \"1\"\n[[thread]]\ncgroup = \"a\"\nrun-us = 5.0\ncpu = 3"
+                "{HEAD}{vm}\n[[cgroup]]\nname = \"a\"\ncpus = \"1\"\n\
+                 [[thread]]\ncgroup = \"a\"\nrun-us = 5.0\ncpu = 3"
             ),
             "key thread.0.cpu: ",
         ),

@@ -54,7 +54,8 @@ fn a_vm_that_sleeps_for_a_moment_keeps_what_it_is_owed() {
     let (mut fair, mut ours) = (0.0, 0.0);
     for seed in 1..=4 {
         let [eevdf, baton] = beside(&format!(
-            "pcpus = 4\nseed = {seed}\nstaggered-ticks = true\n[[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
+            "pcpus = 4\nseed = {seed}\nstaggered-ticks = true\n\
+             [[vm]]\nvcpus = 3\n[[vm.task]]\ncount = 3\n\
              program = [\"sleep 42us ±20%\", \"compute 21us ±20%\", \"done\"]\n\
              [[vm]]\nvcpus = 4\nworkload = \"compute\"\n[[vm]]\nvcpus = 4\nworkload = \"lock\"\n\
              [[vm]]\nvcpus = 4\nweight = 200\nworkload = \"compute\"\n"
