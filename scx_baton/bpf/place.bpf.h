@@ -163,7 +163,7 @@ static bool goes_on_here(const struct task_struct *p, const struct task_ctx *t,
 
 	return !is_bound(p) && c->brief == brief && !c->boost_pid && !c->resume_pid &&
 	       t->last_cpu == cpu && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
-	       vtime_before(now + START_NS, c->donates_until);
+	       (vm || vtime_before(now + START_NS, c->donates_until));
 }
 
 /*
@@ -232,7 +232,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 			join_queue(p, t, vm, now);
 		else
 			c->goes_on = true;
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, c->donates_until - now, enq_flags);
+		slice = vm ? idle_slice(vm, now) : c->donates_until - now;
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice, enq_flags);
 		return;
 	}
 
