@@ -7,6 +7,7 @@ use crate::fair::Fair;
 use crate::guest::{GuestTask, TaskState, Vm};
 use crate::locks::Locks;
 use crate::machine::{CpuSet, Group, Machine, NONE, Ns, Scheduler, State, Task};
+use crate::random;
 use crate::scenario::{Made, Noise, Scenario, VmSpec, made, object};
 use crate::scx::Scx;
 use crate::sim::{HostThread, Setup, Sim};
@@ -197,6 +198,7 @@ impl VmSpec {
             vcpu: place % self.vcpus,
             deadline: 0,
             saved: None,
+            random: random::unseeded(),
         });
         Ok(Vm {
             first,

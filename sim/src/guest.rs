@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::machine::{CpuSet, NONE, Ns};
+use crate::random::Random;
 use crate::slots::Slots;
 
 /// One step of a task of a guest. Times are CPU time at full speed.
@@ -68,15 +69,17 @@ pub struct Lock {
     pub queue: VecDeque<u32>,
 }
 
-/// `kernel/locking/mutex.c`: one waiter spins for it at a time (the first of the OSQ), the others
-/// sleep.
+/// `kernel/locking/mutex.c`.
 #[derive(Clone, Debug)]
 pub struct Mutex {
     /// The task that has it, or [`NONE`].
     pub holder: u32,
-    /// The vCPU that spins for it, or [`NONE`].
-    pub spinner: u32,
-    pub sleepers: VecDeque<u32>,
+    /// vCPUs that spin in line (the OSQ): the first for the mutex, each other one for its turn.
+    pub spinners: VecDeque<u32>,
+    /// Tasks that sleep until they are woken to try. The first one is still here while it tries.
+    pub waiters: VecDeque<u32>,
+    /// The first waiter has been woken in vain: it gets the mutex next (MUTEX_FLAG_HANDOFF).
+    pub handoff: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -104,6 +107,7 @@ pub struct GuestTask {
     pub deadline: Ns,
     /// What it was doing when another task of its vCPU went before it.
     pub saved: Option<(Act, Ns)>,
+    pub random: Random,
 }
 
 /// What a vCPU waits for, running.
@@ -220,7 +224,8 @@ impl Vm {
     pub fn mutex(&mut self, mutex: u32) -> &mut Mutex {
         let at = mutex as usize;
         if self.mutexes.len() <= at {
-            let free = Mutex { holder: NONE, spinner: NONE, sleepers: VecDeque::new() };
+            let (spinners, waiters) = (VecDeque::new(), VecDeque::new());
+            let free = Mutex { holder: NONE, spinners, waiters, handoff: false };
             self.mutexes.resize(at + 1, free);
         }
         &mut self.mutexes[at]

@@ -16,6 +16,7 @@ pub mod neighbours;
 pub mod outcome;
 pub mod program;
 pub mod queue;
+mod random;
 pub mod reproduce;
 pub mod scenario;
 mod scx;

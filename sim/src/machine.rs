@@ -112,6 +112,8 @@ pub struct Costs {
     /// last had less in them, and pays as much as it ran.
     #[serde(default)]
     pub move_ns: [Ns; 4],
+    /// A PAUSE, with the loop around it.
+    pub pause_ns: Ns,
     /// What an interrupt costs a guest whose pCPU chooses again, and chooses the same thread.
     #[serde(default)]
     pub resched_ns: Ns,

@@ -2,13 +2,14 @@
 //! Which pCPU a task goes to: as it wakes, and to balance load within scheduling domains.
 
 use super::timeline::Kind;
-use super::{DOMAINS, Fair};
+use super::{DOMAINS, Fair, LLC, NODE};
 use crate::locks::Lock;
-use crate::machine::{Machine, NONE};
+use crate::machine::{Machine, NONE, Ns};
 
-/// `load_balance()` of a busy pCPU within its last-level cache, roughly: every N ticks. In a
-/// larger domain as much less often as it has more pCPUs (`get_sd_balance_interval()`).
-const BALANCE_TICKS: u64 = 8;
+/// A pCPU balances its load within a domain each so long for each of the domain's pCPUs
+/// (`get_sd_balance_interval()`), a busy one 16 times less often (`sd->busy_factor`).
+const BALANCE_NS: Ns = 1_000_000;
+const BUSY_FACTOR: u64 = 16;
 
 impl Fair {
     /// `select_idle_sibling()`: where it ran, if idle, else an idle core that shares its cache, an
@@ -122,16 +123,20 @@ impl Fair {
     /// A tick of a pCPU: does it balance within its domains, and which idle pCPU is to
     /// (`nohz_balancer_kick()`)?
     pub fn balance(&mut self, m: &mut Machine, cpu: u32) {
-        let ticks = self.rqs[cpu as usize].ticks;
         let sizes = self.domains[cpu as usize];
         for (place, domain) in DOMAINS.into_iter().enumerate() {
-            let interval = BALANCE_TICKS * (sizes[place] / sizes[0]).max(1);
-            let larger = place == 0 || sizes[place] > sizes[place - 1];
-            if larger && ticks % interval == u64::from(cpu) % interval && self.waiting > 0 {
+            let larger = sizes[place] > if place == 0 { 1 } else { sizes[place - 1] };
+            if larger && self.waiting > 0 && self.is_time(m, cpu, BUSY_FACTOR * sizes[place]) {
                 self.pull(m, cpu, domain);
             }
         }
-        if sizes[0] == m.cpus.len() as u64 || self.load(cpu) < 2 {
+        if self.load(cpu) < 2 {
+            // imbalanced_active_balance(): another cache's core after some tries in vain.
+            for (domain, tries) in [(LLC, 1), (NODE, 4)] {
+                if self.is_time(m, cpu, tries * sizes[domain]) {
+                    self.spread_core(m, cpu, domain);
+                }
+            }
             return;
         }
         let n = m.cpus.len() as u32;
@@ -139,6 +144,47 @@ impl Fair {
         if let Some(idle) = (1..n).map(|step| (cpu + step) % n).find(idle) {
             m.resched(idle);
         }
+    }
+
+    /// Of the ticks of a pCPU one in so many milliseconds, another one on each pCPU.
+    fn is_time(&self, m: &Machine, cpu: u32, times: u64) -> bool {
+        let interval = (times * BALANCE_NS / m.tick_ns).max(1);
+        self.rqs[cpu as usize].ticks % interval == u64::from(cpu) % interval
+    }
+
+    /// `active_load_balance_cpu_stop()`: where both hyper-threads of a core run and another core of
+    /// the domain is idle (`group_smt_balance`), one of the two goes there.
+    fn spread_core(&mut self, m: &mut Machine, cpu: u32, domain: usize) {
+        let runs = |cpu: u32| cpu != NONE && self.rqs[cpu as usize].curr != NONE;
+        let sibling = m.cpus[cpu as usize].sibling;
+        if !runs(cpu) || !runs(sibling) || self.rqs[sibling as usize].push_to != NONE {
+            return;
+        }
+        let curr = self.rqs[cpu as usize].curr;
+        let free = |to: u32| {
+            let other = m.cpus[to as usize].sibling;
+            m.distance(cpu, to) == domain && self.is_idle(to) && self.is_idle(other)
+        };
+        let taken = |to: u32| self.rqs.iter().any(|rq| rq.push_to == to);
+        let n = m.cpus.len() as u32;
+        let to = (0..n).find(|to| free(*to) && m.may_run(curr, *to) && !taken(*to));
+        if let Some(to) = to {
+            self.rqs[cpu as usize].push_to = to;
+            m.resched(cpu);
+        }
+    }
+
+    /// Whoever runs there goes where it was to, if that is idle still.
+    pub fn push(&mut self, m: &mut Machine, cpu: u32, task: u32) {
+        let to = std::mem::replace(&mut self.rqs[cpu as usize].push_to, NONE);
+        if to == NONE || !self.is_idle(to) || !m.may_run(task, to) {
+            return;
+        }
+        self.dequeue(m.now, cpu, task, false);
+        self.rqs[cpu as usize].curr = NONE;
+        m.tasks[task as usize].cpu = to;
+        self.enqueue(m.now, to, task, false);
+        m.resched(to);
     }
 
     /// It waits elsewhere from now on.

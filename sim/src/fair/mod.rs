@@ -17,8 +17,10 @@ use shares::Shares;
 pub use timeline::Kind;
 use timeline::{BASE_SLICE_NS, Entities, Entity, NR_LATENCY, Timeline, WEIGHT};
 
-/// Scheduling domains, as [`Machine::distance`] has them: a last-level cache, a node, all.
-const DOMAINS: [usize; 3] = [1, 2, 3];
+/// Scheduling domains, as [`Machine::distance`] has them: a core, a last-level cache, a node, all.
+const DOMAINS: [usize; 4] = [0, 1, 2, 3];
+const LLC: usize = 1;
+const NODE: usize = 2;
 
 /// One pCPU.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ struct Runqueue {
     /// The task that runs.
     curr: u32,
     ticks: u64,
+    /// Where it is to go, or [`NONE`].
+    push_to: u32,
 }
 
 struct Cgroup {
@@ -66,7 +70,7 @@ pub struct Fair {
     /// Whether any cgroup has had a `cpu.max`.
     quotas: bool,
     /// pCPUs of each pCPU's domains, as [`DOMAINS`] has them.
-    domains: Vec<[u64; 3]>,
+    domains: Vec<[u64; 4]>,
     /// When each cgroup's period ends, and its place.
     timers: Vec<(Ns, u64)>,
     obeyed: u64,
@@ -101,7 +105,7 @@ impl Fair {
             timelines: vec![Timeline::new(); (groups.len() + 1) * cpus],
             cgroups,
             tasks: Vec::new(),
-            rqs: vec![Runqueue { waiting: Vec::new(), curr: NONE, ticks: 0 }; cpus],
+            rqs: vec![Runqueue { waiting: Vec::new(), curr: NONE, ticks: 0, push_to: NONE }; cpus],
             factor,
             most_lag: m.tick_ns.max(2 * BASE_SLICE_NS * factor),
             waiting: 0,
@@ -193,10 +197,14 @@ impl Scheduler for Fair {
 
     fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32> {
         self.update_curr(m.now, cpu);
-        if let Some((task, false)) = prev {
-            let sleeps = m.task(task).state != State::Runnable;
-            self.dequeue(m.now, cpu, task, sleeps);
-            self.rqs[cpu as usize].curr = NONE;
+        if let Some((task, runnable)) = prev {
+            if runnable {
+                self.push(m, cpu, task);
+            } else {
+                let sleeps = m.task(task).state != State::Runnable;
+                self.dequeue(m.now, cpu, task, sleeps);
+                self.rqs[cpu as usize].curr = NONE;
+            }
         }
         if self.load(cpu) == 0 {
             self.pull_when_idle(m, cpu);

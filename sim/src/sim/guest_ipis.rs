@@ -38,7 +38,8 @@ impl Sim {
             if n < 2 {
                 return false;
             }
-            let step = 1 + (self.random.next_u64() % u64::from(n - 1)) as u32;
+            let random = &mut self.vms[vm].tasks[self.vcpus[at].task as usize].random;
+            let step = 1 + (random.next_u64() % u64::from(n - 1)) as u32;
             vec![first + (v - first + step) % n]
         } else {
             (first..first + n).filter(busy).collect()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Guests' locks: who spins, who sleeps, who gets them.
+//! Guests' spinlocks and barriers: who spins, who gets them. And how a guest's task goes to sleep.
 
 use super::vcpu::Then;
 use super::{EVER, Sim};
@@ -7,77 +7,11 @@ use crate::guest::{Act, LockKind, Spin, TaskState};
 use crate::machine::{NONE, Ns, State};
 use crate::queue::Event;
 
-/// Spins of a waiter for a PV lock before it halts: SPIN_THRESHOLD, 2^15 times around, about this.
-pub const PV_SPIN_NS: Ns = 100_000;
+/// PAUSEs of a waiter for a PV lock before it halts: SPIN_THRESHOLD of
+/// arch/x86/include/asm/qspinlock.h.
+const PV_PAUSES: Ns = 1 << 15;
 
 impl Sim {
-    /// `mutex_spin_on_owner()`: a holder that sleeps, or whose vCPU is preempted, is not waited
-    /// for.
-    pub(super) fn holder_runs(&self, v: u32, mutex: u32) -> bool {
-        let vm = &self.vms[self.vcpus[v as usize].vm as usize];
-        let Some(holder) = vm.tasks.get(vm.mutexes[mutex as usize].holder as usize) else {
-            return true;
-        };
-        holder.state == TaskState::Running && !self.vcpus[holder.vcpu as usize].preempted
-    }
-
-    /// The vCPU that spins for this mutex spins no more.
-    pub(super) fn sleeps_for(&mut self, v: u32, mutex: u32) {
-        let c = &mut self.vcpus[v as usize];
-        let (vm, task) = (c.vm as usize, c.task);
-        c.act = Act::Next;
-        let m = self.vms[vm].mutex(mutex);
-        m.spinner = NONE;
-        m.sleepers.push_back(task);
-        self.block(v, task);
-    }
-
-    /// `mutex_lock()`. Whether it spins for it, or nobody can go on any more.
-    pub(super) fn acquire(&mut self, v: u32, task: u32, number: u32) -> bool {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let m = self.vms[vm].mutex(number);
-        if m.holder == NONE {
-            m.holder = task;
-            return false;
-        }
-        if m.spinner == NONE && self.holder_runs(v, number) {
-            self.vms[vm].mutex(number).spinner = v;
-            self.spin(v, Spin::Mutex(number), EVER);
-            return true;
-        }
-        self.vms[vm].mutex(number).sleepers.push_back(task);
-        self.block(v, task);
-        self.is_deadlocked(vm)
-    }
-
-    /// `__mutex_unlock_slowpath()`: to one that spins now; else the first that sleeps is woken and
-    /// gets it (the hand-off that ends stealing).
-    pub(super) fn release(&mut self, v: u32, number: u32) {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let spinner = self.vms[vm].mutex(number).spinner;
-        let spins = spinner != NONE && self.m.task(spinner).state == State::Running;
-        let spinner_task = self.vcpus.get(spinner as usize).map_or(NONE, |c| c.task);
-        let m = self.vms[vm].mutex(number);
-        m.holder = NONE;
-        if spins {
-            (m.holder, m.spinner) = (spinner_task, NONE);
-            self.touched.push(spinner);
-        } else if let Some(task) = m.sleepers.pop_front() {
-            m.holder = task;
-            self.wake_task(v, task);
-        }
-    }
-
-    /// A task no longer runs on its vCPU, or its vCPU on no pCPU: who spins for its mutex looks
-    /// again.
-    pub(super) fn holder_stops(&mut self, vm: usize, task: u32) {
-        for mutex in &self.vms[vm].mutexes {
-            if mutex.holder == task && mutex.spinner != NONE {
-                self.touched.push(mutex.spinner);
-            }
-        }
-    }
-
     pub(super) fn block(&mut self, v: u32, task: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         self.holder_stops(vm, task);
@@ -110,7 +44,7 @@ impl Sim {
             (!tasks.is_empty()).then(|| format!("tasks {} for futex {place}", tasks.join(", ")))
         });
         let mutexes = self.vms[vm].mutexes.iter().enumerate().filter_map(|(place, m)| {
-            let tasks: Vec<String> = m.sleepers.iter().map(u32::to_string).collect();
+            let tasks: Vec<String> = m.waiters.iter().map(u32::to_string).collect();
             let tasks = (!tasks.is_empty()).then(|| tasks.join(", "))?;
             Some(format!("tasks {tasks} for mutex {place}, which task {} has", m.holder))
         });
@@ -125,6 +59,11 @@ impl Sim {
         (c.ple_left, c.pv_left) = (if exits { c.window } else { EVER }, pv_left);
     }
 
+    /// How long a waiter for a PV lock spins.
+    pub(super) fn pv_spin(&self) -> Ns {
+        PV_PAUSES * self.costs.pause_ns
+    }
+
     /// Takes a spinlock. Whether it spins for it.
     pub(super) fn lock(&mut self, v: u32, lock: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
@@ -136,7 +75,7 @@ impl Sim {
         }
         l.queue.push_back(v);
         let pv = self.vms[vm].features.lock == LockKind::PvQueued;
-        self.spin(v, Spin::Lock(lock), if pv { PV_SPIN_NS } else { EVER });
+        self.spin(v, Spin::Lock(lock), if pv { self.pv_spin() } else { EVER });
         true
     }
 

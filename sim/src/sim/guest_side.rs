@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The guest's side of a vCPU: its kernel, its tasks, its locks.
 
-use super::guest_locks::PV_SPIN_NS;
-use super::vcpu::Then;
+use super::vcpu::{GUEST_SLICE_NS, Then};
 use super::{EVER, Sim};
 use crate::guest::{Act, Interrupt, LockKind, Op, Spin, TaskState};
 use crate::machine::{NONE, Ns};
-
-/// A task of a guest runs so long before another one of its vCPU: a tick at HZ=250.
-const GUEST_SLICE_NS: Ns = 4_000_000;
+use crate::random::around;
 
 impl Sim {
     /// How long this vCPU does what it does now, at full speed, if nothing happens; `None`: for
@@ -35,21 +32,22 @@ impl Sim {
             match c.act {
                 Act::Next => self.next_op(v),
                 Act::Compute { .. } if c.left == 0 => c.act = Act::Next,
+                Act::Compute { .. } if c.slice_ends() => self.rotate(v),
                 Act::Compute { .. } => {
                     let shared = !c.runq.is_empty() && c.locks_held == 0;
-                    return Some(if shared { c.left.min(GUEST_SLICE_NS) } else { c.left });
+                    return Some(if shared { c.left.min(c.slice_left) } else { c.left });
                 }
                 Act::Irq(irq) if c.left == 0 => self.interrupt_ends(v, irq),
                 Act::Irq(_) => return Some(c.left),
                 Act::Spin(spin) => {
+                    let over = self.spin_is_over(v, spin);
                     if let Spin::Mutex(mutex) = spin
-                        && !self.spin_is_over(v, spin)
-                        && !self.holder_runs(v, mutex)
+                        && !over
+                        && !self.goes_on_spinning(v, mutex)
                     {
-                        self.sleeps_for(v, mutex);
                         continue;
                     }
-                    if self.spin_is_over(v, spin) {
+                    if over {
                         let c = &mut self.vcpus[at];
                         if let Spin::Lock(_) = spin {
                             c.locks_held += 1;
@@ -59,7 +57,9 @@ impl Sim {
                         continue;
                     }
                     let c = &self.vcpus[at];
-                    let until = c.ple_left.min(c.pv_left);
+                    let in_mutex = matches!(spin, Spin::Mutex(_)) && !c.runq.is_empty();
+                    let until = if in_mutex { c.slice_left } else { EVER };
+                    let until = until.min(c.ple_left).min(c.pv_left);
                     return (until != EVER).then_some(until);
                 }
                 Act::Idle => {
@@ -79,11 +79,12 @@ impl Sim {
 
     /// Its PAUSEs have made it exit, or it has spun long enough for a PV lock.
     pub(super) fn spin_ends(&mut self, v: u32, spin: Spin) {
+        let pv_spin = self.pv_spin();
         let c = &mut self.vcpus[v as usize];
         if c.pv_left == 0 && matches!(spin, Spin::Lock(_)) {
             c.exits(self.costs.exit_ns + self.costs.halt_ns);
             c.then = Then::Halt;
-            c.pv_left = PV_SPIN_NS;
+            c.pv_left = pv_spin;
         } else if c.ple_left == 0 {
             c.exits(self.costs.exit_ns + self.costs.spin_exit_ns);
             c.then = Then::OnSpin;
@@ -194,14 +195,7 @@ impl Sim {
                 }
                 lock.holder == v
             }
-            Spin::Mutex(mutex) => {
-                let task = self.vcpus[v as usize].task;
-                let mutex = self.vms[vm].mutex(mutex);
-                if mutex.holder == NONE {
-                    (mutex.holder, mutex.spinner) = (task, NONE);
-                }
-                mutex.holder == task
-            }
+            Spin::Mutex(mutex) => self.tries(v, mutex),
         }
     }
 
@@ -219,6 +213,9 @@ impl Sim {
             }
             if !self.vcpus[at].in_guest() {
                 return;
+            }
+            if self.vcpus[at].task != NONE && self.vcpus[at].slice_ends() {
+                self.rotate(v);
             }
             let Some(task) = self.current_task(v) else { return };
             let t = &mut self.vms[vm].tasks[task as usize];
@@ -241,7 +238,7 @@ impl Sim {
             c.act = Act::Idle;
             return None;
         };
-        c.task = task;
+        (c.task, c.slice_left) = (task, GUEST_SLICE_NS);
         let vm = c.vm as usize;
         let t = &mut self.vms[vm].tasks[task as usize];
         (t.state, t.vcpu) = (TaskState::Running, v);
@@ -251,7 +248,10 @@ impl Sim {
             self.lateness[vm].saturating_record(late.max(1));
         }
         if let Some((act, left)) = t.saved.take() {
-            (c.act, c.left) = (act, left);
+            match act {
+                Act::Spin(spin) => self.spin(v, spin, EVER),
+                act => (c.act, c.left) = (act, left),
+            }
             return None;
         }
         Some(task)
@@ -263,7 +263,7 @@ impl Sim {
         let vm = self.vcpus[at].vm as usize;
         match op {
             Op::Compute { mean, spread, kernel } => {
-                let left = self.sample(mean, spread);
+                let left = around(&mut self.vms[vm].tasks[task as usize].random, mean, spread);
                 (self.vcpus[at].act, self.vcpus[at].left) = (Act::Compute { kernel }, left);
                 return true;
             }
@@ -291,7 +291,8 @@ impl Sim {
                 return self.is_deadlocked(vm);
             }
             Op::Sleep { mean, spread } => {
-                let sleep = self.sample(mean, spread).max(1);
+                let random = &mut self.vms[vm].tasks[task as usize].random;
+                let sleep = around(random, mean, spread).max(1);
                 let fast = if self.kvm.timer_fast { self.costs.timer_fast_saves_ns } else { 0 };
                 self.vcpus[at].exits(self.costs.timer_ns.saturating_sub(fast));
                 self.vms[vm].tasks[task as usize].deadline = self.m.now + sleep;

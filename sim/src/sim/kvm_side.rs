@@ -10,6 +10,7 @@ use crate::kvm::{GROW_START, HaltPoll, OnSpin, next_poll};
 use crate::locks::Lock;
 use crate::machine::{KvmEvent, Ns, State};
 use crate::queue::Event;
+use crate::random::unit;
 
 /// A vCPU that spins and is skipped as candidate by the counter: at most so often.
 const COUNTER_MAX: u32 = 5;
@@ -135,7 +136,7 @@ impl Sim {
     /// Whether the scheduler's probe sees the event that happens now.
     pub(super) fn seen(&mut self) -> bool {
         let missed = self.kvm.missed_events;
-        missed == 0.0 || self.unit() >= missed
+        missed == 0.0 || unit(&mut self.random) >= missed
     }
 
     pub(super) fn poll_missed(&mut self, v: u32) {
@@ -287,7 +288,10 @@ impl Sim {
         if policy.wants_kernel() && v.preempted && !user_spin && !v.in_kernel {
             let from_me = v.ipi_from[sender / 64] >> (sender % 64) & 1 == 1;
             let interrupted = match policy {
-                OnSpin::PendingInterrupt => !v.irqs.is_empty(),
+                // kvm_arch_dy_has_pending_interrupt() asks APICv and AVIC alone.
+                OnSpin::PendingInterrupt => {
+                    (self.kvm.posted || self.kvm.avic) && !v.irqs.is_empty()
+                }
                 OnSpin::IpiFlag => v.ipi_flag,
                 OnSpin::IpiPairs => from_me,
                 OnSpin::IpiPairs64 => from_me && sender < 64,

@@ -9,6 +9,7 @@
 mod faults;
 mod guest_ipis;
 mod guest_locks;
+mod guest_mutexes;
 mod guest_side;
 mod invariants;
 mod kvm_side;
@@ -25,7 +26,6 @@ use baton_haltpoll::{Governor, Halts};
 use baton_output::interrupt;
 use hdrhistogram::Histogram;
 use rand_core::{RngCore, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use self::faults::Fault;
 pub use self::measure::Counts;
@@ -35,6 +35,7 @@ use crate::guest::{Interrupt, Vm};
 use crate::kvm::{HaltPoll, Kvm};
 use crate::machine::{Costs, Machine, NONE, Ns, Scheduler, State};
 use crate::queue::{Event, Queue};
+use crate::random::Random;
 use crate::trace::Trace;
 
 /// Forever.
@@ -84,7 +85,8 @@ pub struct Sim {
     pub beat: Option<Arc<AtomicU64>>,
     sched: Box<dyn Scheduler>,
     queue: Queue,
-    random: Xoshiro256PlusPlus,
+    /// Of the host and of KVM.
+    random: Random,
     vcpus: Vec<Vcpu>,
     segments: Vec<Segment>,
     ticking: Vec<bool>,
@@ -135,7 +137,7 @@ impl Sim {
             beat: None,
             sched,
             queue: Queue::new(tasks),
-            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            random: Random::seed_from_u64(seed),
             vcpus,
             ticking: vec![false; cpus],
             lock_waits: vec![0; cpus],
@@ -164,6 +166,10 @@ impl Sim {
     }
 
     fn begin_all(&mut self) {
+        let of_guests = self.vms.iter_mut().flat_map(|vm| &mut vm.tasks).map(|t| &mut t.random);
+        for random in of_guests.chain(self.threads.iter_mut().map(|t| &mut t.random)) {
+            *random = Random::seed_from_u64(self.random.next_u64());
+        }
         for vm in 0..self.vms.len() {
             let first = self.vms[vm].first;
             for task in 0..self.vms[vm].tasks.len() {
@@ -311,17 +317,5 @@ impl Sim {
                 return;
             }
         }
-    }
-
-    fn sample(&mut self, mean: Ns, spread: f64) -> Ns {
-        if spread == 0.0 || mean == 0 {
-            return mean;
-        }
-        (mean as f64 * (1.0 + spread * (2.0 * self.unit() - 1.0))) as Ns
-    }
-
-    /// At random from 0 up to, but not, 1.
-    fn unit(&mut self) -> f64 {
-        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

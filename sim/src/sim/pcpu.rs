@@ -8,6 +8,7 @@ use crate::kvm::HaltPoll;
 use crate::locks::Lock;
 use crate::machine::{KvmEvent, NONE, Ns, State};
 use crate::queue::Event;
+use crate::random::around;
 
 impl Sim {
     /// What it takes an idle pCPU to run again.
@@ -54,8 +55,6 @@ impl Sim {
         t.state = State::Runnable;
         t.since = self.m.now;
         if self.is_vcpu(task) {
-            self.adapts_polling(task);
-            self.vcpus[task as usize].halted_at = 0;
             self.is_ready(task, true);
         }
         if self.m.task(task).new {
@@ -201,6 +200,8 @@ impl Sim {
             self.clear_vmcs(task, before, cpu);
             self.is_ready(task, false);
             self.sched.kvm(&mut self.m, cpu, task, KvmEvent::VcpuLoaded);
+            self.adapts_polling(task);
+            self.vcpus[task as usize].halted_at = 0;
             if self.vcpus[task as usize].in_halt > 0 {
                 self.halts.wakeups[bucket(waited)] += 1;
             }
@@ -297,6 +298,7 @@ impl Sim {
         if v.left != EVER {
             v.left = v.left.saturating_sub(done);
         }
+        v.uses_slice(done);
         if let Act::Spin(_) = v.act {
             if v.ple_left != EVER {
                 v.ple_left = v.ple_left.saturating_sub(done);
@@ -324,7 +326,8 @@ impl Sim {
             Some(thread.work + thread.left)
         };
         let sibling = self.m.cpus[cpu].sibling;
-        let slow = sibling != NONE && self.m.cpus[sibling as usize].curr != NONE;
+        let shares = sibling != NONE && self.m.cpus[sibling as usize].curr != NONE;
+        let slow = shares && !(self.is_vcpu(task) && self.vcpus[task as usize].waits_by_clock());
         self.segments[task as usize] = Segment { start: self.m.now, on: true, slow };
         if let Some(length) = length {
             let length =
@@ -342,10 +345,9 @@ impl Sim {
             if thread.left == 0 && thread.work == 0 {
                 thread.done += 1;
                 let HostThread { run, sleep, spread, ends, .. } = *thread;
-                let left = self.sample(run, spread).max(1);
-                (self.threads[at].left, self.threads[at].work) = (left, 0);
+                (thread.left, thread.work) = (around(&mut thread.random, run, spread).max(1), 0);
                 if sleep > 0 || ends {
-                    let sleep = self.sample(sleep, spread).max(1);
+                    let sleep = around(&mut thread.random, sleep, spread).max(1);
                     self.m.tasks[task as usize].state = State::Blocked;
                     self.queue.push(self.m.now + sleep, Event::Host(task));
                     if ends {
@@ -373,12 +375,6 @@ impl Sim {
             && !self.spin_is_over(task, spin)
         {
             return self.spin_ends(task, spin);
-        }
-        let v = &mut self.vcpus[task as usize];
-        if let Act::Compute { .. } = v.act
-            && v.left > 0
-        {
-            self.rotate(task);
         }
         self.begin(task);
     }

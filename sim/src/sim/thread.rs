@@ -2,6 +2,7 @@
 //! Threads of the host that are no vCPUs.
 
 use crate::machine::Ns;
+use crate::random::{self, Random};
 
 /// A thread of the host that is no vCPU: runs, and sleeps.
 #[derive(Clone, Debug)]
@@ -18,10 +19,12 @@ pub struct HostThread {
     pub done: u64,
     /// CPU time at the end of the warm-up.
     pub ran: Ns,
+    pub random: Random,
 }
 
 impl HostThread {
     pub fn new(run: Ns, sleep: Ns, spread: f64) -> Self {
-        HostThread { run, sleep, spread, ends: false, left: run, work: 0, done: 0, ran: 0 }
+        let random = random::unseeded();
+        HostThread { run, sleep, spread, ends: false, left: run, work: 0, done: 0, ran: 0, random }
     }
 }

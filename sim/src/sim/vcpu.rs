@@ -10,6 +10,9 @@ use crate::guest::{Act, Interrupt, Vm};
 use crate::kvm::Kvm;
 use crate::machine::{NONE, Ns};
 
+/// A task of a guest runs so long before another one of its vCPU: a tick at HZ=250.
+pub const GUEST_SLICE_NS: Ns = 4_000_000;
+
 /// What a vCPU's thread does next in the host, once its work there is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -35,6 +38,8 @@ pub struct Vcpu {
     /// The guest's task that it runs, or [`NONE`], and those that wait for it.
     pub task: u32,
     pub runq: VecDeque<u32>,
+    /// What is left of its task's slice: CPU time in the guest.
+    pub slice_left: Ns,
     pub locks_held: u32,
     /// Acknowledgements that it waits for.
     pub acks: u32,
@@ -76,6 +81,7 @@ impl Vcpu {
             irqs: VecDeque::new(),
             task: NONE,
             runq: VecDeque::new(),
+            slice_left: GUEST_SLICE_NS,
             locks_held: 0,
             acks: 0,
             window: kvm.ple_window_ns,
@@ -101,6 +107,26 @@ impl Vcpu {
 
     pub fn in_guest(&self) -> bool {
         self.work == 0 && self.then == Then::Enter
+    }
+
+    /// Another task of this vCPU is to go on (`need_resched()` in the guest), and this one can be
+    /// stopped.
+    pub fn slice_ends(&self) -> bool {
+        self.slice_left == 0 && !self.runq.is_empty() && self.locks_held == 0
+    }
+
+    /// It has been in the guest for so long.
+    pub fn uses_slice(&mut self, ns: Ns) {
+        self.slice_left = self.slice_left.saturating_sub(ns);
+        if self.slice_left == 0 && self.runq.is_empty() {
+            self.slice_left = GUEST_SLICE_NS;
+        }
+    }
+
+    /// What it does lasts as long beside a busy hyper-thread: KVM's polling, and a loop of PAUSEs,
+    /// whose window is one of the TSC.
+    pub fn waits_by_clock(&self) -> bool {
+        self.polling || (self.in_guest() && matches!(self.act, Act::Spin(_)))
     }
 
     /// It leaves the guest, for so long.

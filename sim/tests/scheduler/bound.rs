@@ -107,11 +107,12 @@ fn a_bound_vcpu_takes_its_ipis_in_its_part() {
 #[test]
 fn a_bound_vcpu_has_its_part_beside_a_bound_thread_when_siblings_spin_for_it() {
     let bound = format!("{THREAD}cpu = 1\n");
-    for (workload, least) in [("lock", 175_000.0), ("ebizzy", 5_900.0)] {
+    // Chunks cost the thread more than turns; its due is a third.
+    for (workload, least, part) in [("lock", 175_000.0, 0.72), ("ebizzy", 9_000.0, 0.65)] {
         let out = pinned_beside(2, workload, &bound);
         let done: f64 = out.vms.iter().map(|vm| vm.rate).sum();
         let used = out.threads_used[0];
-        assert!(done > least && used > 0.72, "{workload}: {done} a second, {used} of a pCPU");
+        assert!(done > least && used > part, "{workload}: {done} a second, {used} of a pCPU");
     }
 }
 
@@ -371,9 +372,9 @@ fn a_visit_for_an_interrupt_is_short_beside_a_host_thread() {
     assert!(out.vms[0].rate > 900.0 && out.threads_used[0] > 0.45, "{}", out.table());
 }
 
-/// One pCPU each for vCPUs that sleep as they wait for a mutex, beside one task that computes and
-/// may run anywhere: the vCPU on its pCPU waited for its slice to end, 6 ms each time, and the VM
-/// did 0.014, 0.07 and 0.4 of its work under EEVDF; beside a VM's vCPU 0.87.
+/// One pCPU each for vCPUs that sleep until a lock is handed to them, beside one task that computes
+/// and may run anywhere: the vCPU on its pCPU waited for its slice to end, 6 ms each time, and the
+/// VM did 0.014, 0.07 and 0.4 of its work under EEVDF; beside a VM's vCPU 0.87.
 #[test]
 fn a_pinned_gang_that_sleeps_does_not_wait_for_one_that_may_run_elsewhere() {
     let thread = "[[thread]]\nown-cgroup = true\nrun-us = 1000\nsleep-us = 0";
@@ -386,7 +387,10 @@ fn a_pinned_gang_that_sleeps_does_not_wait_for_one_that_may_run_elsewhere() {
             .map(|seed| {
                 beside(&format!(
                     "staggered-ticks = true\nseed = {seed}\npcpus = {pcpus}\n[[vm]]\npin = true\n\
-                     vcpus = {pcpus}\nworkload = \"mutex\"\n{other}"
+                     vcpus = {pcpus}\n[[vm.task]]\ncount = {pcpus}\n\
+                     program = [\"compute 80us ±30%\", \"wait 0\", \"compute 20us ±30% kernel\", \
+                     \"post 0\", \"done\"]\n\
+                     [[vm.task]]\nprogram = [\"post 0\", \"sleep 1000s\"]\n{other}"
                 ))
             })
             .collect();

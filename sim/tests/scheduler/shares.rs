@@ -230,10 +230,16 @@ fn tenants_take_no_more_than_their_share() {
         ("attack-forks", 3.92),
         ("attack-quotas", 1.76),
     ];
+    let used = |name: &str, seed: &str| {
+        let set = [("seed".into(), seed.into())];
+        let (outcome, _) = simulate(&load(name, &set).expect(name)).expect(name);
+        outcome.vms.last().expect("a VM").used
+    };
     for (name, due) in due {
-        let (outcome, _) = simulate(&load(name, &[]).expect(name)).expect(name);
-        let victim = outcome.vms.last().expect("a VM").used;
-        assert!(victim > due, "{name}: {victim} pCPUs, due {due}");
+        // Of 10,000 threads each runs once in ten seconds, whatever it weighs: by the seed one or
+        // two such rounds are in what is measured.
+        let victim = ["1", "2", "3"].map(|seed| used(name, seed));
+        assert!(victim.iter().sum::<f64>() > 3.0 * due, "{name}: {victim:?} pCPUs, due {due}");
     }
 }
 

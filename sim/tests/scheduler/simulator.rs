@@ -162,17 +162,52 @@ fn bad_scenarios_are_refused_in_one_line() {
 }
 
 #[test]
-fn a_mutex_has_one_holder_and_its_waiters_sleep() {
+fn a_mutex_has_one_holder_and_who_waits_spins_while_that_runs() {
     let program = "[[vm.task]]\ncount = 4\nprogram = [\"compute 1us\", \"mutex 0\", \"compute 50us kernel\", \
                    \"release 0\", \"done\"]";
     let alone = run(&format!("{HEAD}[[vm]]\nvcpus = 4\n{program}"));
     let rate = alone.vms[0].rate;
     assert!((15_000.0..=20_000.0).contains(&rate), "{rate} a second, held for 50 µs each");
-    // One spins while the holder runs, the others sleep.
-    assert!(alone.vms[0].used < 3.0, "{} pCPUs", alone.vms[0].used);
+    // All spin in line while the holder runs.
+    assert!(alone.vms[0].used > 3.8, "{} pCPUs", alone.vms[0].used);
     // On one pCPU nobody spins for a holder that is preempted.
     let crowded = run(&format!("{}pcpus = 1\n[[vm]]\nvcpus = 4\n{program}", quiet()));
     assert!(crowded.vms[0].spinning < 0.05, "{} pCPUs spin", crowded.vms[0].spinning);
+}
+
+/// They took turns only where one of them computed for a whole slice.
+#[test]
+fn tasks_of_one_vcpu_take_turns_whatever_their_steps_are() {
+    let task = |step: &str, done: &str| {
+        format!("[[vm.task]]\nprogram = [\"compute {step}\", \"compute {step}\"{done}]\n")
+    };
+    let rate = |tasks: String| run(&format!("{}[[vm]]\nvcpus = 1\n{tasks}", quiet())).vms[0].rate;
+    let alone = rate(task("500us", ", \"done\""));
+    let shared = rate(task("500us", ", \"done\"") + &task("100us", ""));
+    assert!((0.45..0.55).contains(&(shared / alone)), "{shared} of {alone}");
+}
+
+/// What the others draw at random changes nothing for a VM that has its pCPU for itself.
+#[test]
+fn each_task_has_random_numbers_of_its_own() {
+    let rate = |others: &str| {
+        let tasks = format!("[[vm.task]]\nprogram = [\"compute 40us ±{others}%\"]\n");
+        let vms = format!(
+            "[[vm]]\nvcpus = 1\npin = true\n[[vm.task]]\n\
+             program = [\"sleep 30us ±50%\", \"compute 20us ±50%\", \"done\"]\n\
+             [[vm]]\nvcpus = 4\ncpus = \"4-7\"\n{tasks}"
+        );
+        run(&format!("{}{vms}", quiet())).vms[0].rate
+    };
+    assert_eq!(rate("10"), rate("90"));
+}
+
+/// Eight vCPUs that compute on the sixteen hyper-threads of eight cores: a core each.
+#[test]
+fn eevdf_spreads_over_idle_cores() {
+    let head = HEAD.replace("xeon-8", "ryzen-16").replace("scx_baton", "eevdf");
+    let out = run(&format!("{head}warmup = 0.5\n[[vm]]\nvcpus = 8\nworkload = \"compute\"\n"));
+    assert!(out.rate() > 7_450.0, "{}", out.table());
 }
 
 #[test]

@@ -101,7 +101,8 @@ fn yields_of_those_that_do_not_spin_are_a_policy_of_their_own() {
     };
     let (with, without) = (counts("\"kick\""), counts("\"ipi\", \"kvm\""));
     assert!(with.0 > 1000 && with.1 == 0, "{with:?}");
-    assert!(without.0 == 0 && without.1 > 1000, "{without:?}");
+    // A waiter for a lock spins for 1.8 ms before it can be kicked.
+    assert!(without.0 == 0 && without.1 > 100, "{without:?}");
 }
 
 /// One vCPU interrupts three others and waits, on half as many pCPUs: those that do not run are
