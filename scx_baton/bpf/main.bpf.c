@@ -114,7 +114,7 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 	/* It was not picked: somebody may have come meanwhile. */
 	if (vm && c->goes_on) {
 		c->goes_on = false;
-		if (overdue(cpu, t->run_at))
+		if (count(COUNT_WAITING) || host_is_due(cpu, vm, t->run_at, t->run_at))
 			preempt(cpu);
 	}
 	/* A host task comes between, it does not change whose turn this is. */

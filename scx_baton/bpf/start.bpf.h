@@ -88,7 +88,6 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu,
 			       struct walk_queue *w __arg_nonnull)
 {
 	struct task_ctx *t = task_ctx(p);
-	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm;
 	s32 leaves;
 

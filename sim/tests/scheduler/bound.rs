@@ -184,7 +184,7 @@ fn who_is_bound_has_its_part_however_many_vms_sleep() {
                    [[vm]]\ncount = 2\nown-cgroup = true\nvcpus = 8\npin = true\n\
                    workload = \"lock\"\n\
                    [[thread]]\nrun-us = 1000\ncpu = 1\nown-cgroup = true\n");
-    assert!(out.threads_used[0] < 0.82, "{:?}\n{}", out.threads_used, out.table());
+    assert!(out.threads_used[0] < 0.86, "{:?}\n{}", out.threads_used, out.table());
     assert!(out.longest_wait_ms < 150.0, "{}", out.longest_wait_ms);
 }
 

@@ -340,6 +340,21 @@ fn cells_share_by_weight() {
     }
 }
 
+/// vnow stands while two gangs have a turn each. Who ran beside them kept half a turn of what it
+/// was owed for that, a host thread one: 1.45 of two pCPUs, and 0.80 of one (EEVDF 1.92 and 0.98).
+#[test]
+fn who_computes_beside_two_gangs_is_owed_for_both_turns() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 8\nwarmup = 0.9\n[[vm]]\nvcpus = 2\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 8\nworkload = \"mutex\"\n\
+         [[vm]]\nvcpus = 4\n[[vm.task]]\ncount = 4\n\
+         program = [\"compute 14us ±20%\", \"io 483us\", \"done\"]\n\
+         [[thread]]\nrun-us = 1000\nown-cgroup = true\n"
+    ));
+    let (vm, thread) = (out.vms[0].used, out.threads_used[0]);
+    assert!(vm > 1.75 && thread > 0.9, "{vm} and {thread} pCPUs\n{}", out.table());
+}
+
 /// The kernel puts one that exits back without asking the scheduler. Told to leave its core, or out
 /// of CPU time by cpu.max, it was left in the queue of a pCPU that went idle and did not look.
 #[test]
