@@ -97,13 +97,11 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound:
 # docs/policy-limits.md. What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 22,27,48,57,68,81,87,90,91,96
-NEIGHBOURS_KNOWN_THREADS := 48
+NEIGHBOURS_KNOWN := 22,27,57,68,81,87,90,91,96
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
-	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50 \
-		--known $(NEIGHBOURS_KNOWN_THREADS)
+	@cd $(TARGET_DIR) && release/baton sim neighbours --host-threads --seeds 0..50
 
 # What the first ones fetch and boot the others need. The others run at once: on QEMU's host, which
 # follows the real clock, a test at a time, which takes one core; on the exact host, which gives way

@@ -148,6 +148,7 @@ static s32 init_park_timer(void)
 /*
  * What has preempted @p on @cpu runs for a moment, and then @p goes on there. A vCPU, after a bound
  * thread of the kernel, 50 us later: an idle pCPU needs longer to leave its C-state, up to 400 us.
+ * Its slice may be over: where nobody waits it runs on until a tick finds out.
  * One that is bound could not move, and others may go before it by now. A host task, after a visit,
  * if the VM that visits has a vCPU for each pCPU: elsewhere it would take that of a sibling.
  */

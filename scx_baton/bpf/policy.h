@@ -240,7 +240,7 @@ static inline u64 vm_credit(const struct vm_ctx *vm)
 	return weighted(credit < least ? least : credit, vm->weight);
 }
 
-/* A host task that cannot have its share, or has had more, is this far from the others at most. */
+/* A host task that has had more than its share is this far ahead of the others at most. */
 static inline u64 host_lag(u32 weight)
 {
 	return weighted(TURN_NS, weight);

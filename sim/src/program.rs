@@ -17,7 +17,7 @@ pub const STEPS: [(&str, &str, &str); 13] = [
     ("compute", "TIME [±N%] [kernel]", "computes, in user mode or in the guest's kernel"),
     ("lock", "N", "takes spinlock N of the VM"),
     ("unlock", "N", "gives it back"),
-    ("mutex", "N", "takes mutex N; one waiter spins while its holder runs, others sleep"),
+    ("mutex", "N", "takes mutex N; who waits spins while its holder runs, else sleeps"),
     ("release", "N", "gives it back"),
     ("call", "", "interrupts all other busy vCPUs of the VM, and waits for them"),
     ("call-one", "", "interrupts one other vCPU, and waits for it"),

@@ -4,6 +4,15 @@
 use super::*;
 
 proptest! {
+    /// Half a turn for each vCPU, but of one a whole one, and of more two at least.
+    #[test]
+    fn a_vm_that_runs_keeps_turns_of_its_vcpus(nr_vcpus in 1i32..1000, weight in 1u32..1 << 20) {
+        let vm = vm_ctx { weight, nr_vcpus, ..vm() };
+        let turns = f64::from(nr_vcpus.min(2)).max(f64::from(nr_vcpus) / 2.0);
+        let due = unsafe { t_weighted((turns * turn() as f64) as u64, weight) };
+        prop_assert_eq!(unsafe { t_vm_credit(&vm) }, due);
+    }
+
     /// Of any two VMs the rank says what the order says in words, also where the clock wraps.
     #[test]
     fn the_rank_is_the_order((now, [a, b, c]) in clock_and_vms(), behind in 0u64..100 * MS) {

@@ -131,11 +131,10 @@ impl Fair {
             }
         }
         if self.load(cpu) < 2 {
-            // imbalanced_active_balance(): another cache's core after some tries in vain.
-            for (domain, tries) in [(LLC, 1), (NODE, 4)] {
-                if self.is_time(m, cpu, tries * sizes[domain]) {
-                    self.spread_core(m, cpu, domain);
-                }
+            // imbalanced_active_balance(): after more tries in vain than cache_nice_tries + 2.
+            let may = |domain: &usize| self.is_time(m, cpu, 4 * sizes[*domain]);
+            for domain in [LLC, NODE].into_iter().filter(may).collect::<Vec<usize>>() {
+                self.spread_core(m, cpu, domain);
             }
             return;
         }
@@ -146,24 +145,27 @@ impl Fair {
         }
     }
 
-    /// Of the ticks of a pCPU one in so many milliseconds, another one on each pCPU.
+    /// At one of a pCPU's busy ticks in so many milliseconds, each pCPU at another one.
     fn is_time(&self, m: &Machine, cpu: u32, times: u64) -> bool {
         let interval = (times * BALANCE_NS / m.tick_ns).max(1);
         self.rqs[cpu as usize].ticks % interval == u64::from(cpu) % interval
     }
 
     /// `active_load_balance_cpu_stop()`: where both hyper-threads of a core run and another core of
-    /// the domain is idle (`group_smt_balance`), one of the two goes there.
+    /// the domain is idle (`group_smt_balance`; between caches `prefer_sibling`), one of the two
+    /// goes there.
     fn spread_core(&mut self, m: &mut Machine, cpu: u32, domain: usize) {
         let runs = |cpu: u32| cpu != NONE && self.rqs[cpu as usize].curr != NONE;
         let sibling = m.cpus[cpu as usize].sibling;
-        if !runs(cpu) || !runs(sibling) || self.rqs[sibling as usize].push_to != NONE {
+        let goes = |cpu: u32| self.rqs[cpu as usize].push_to != NONE;
+        if !runs(cpu) || !runs(sibling) || goes(cpu) || goes(sibling) {
             return;
         }
         let curr = self.rqs[cpu as usize].curr;
         let free = |to: u32| {
             let other = m.cpus[to as usize].sibling;
-            m.distance(cpu, to) == domain && self.is_idle(to) && self.is_idle(other)
+            let idle = self.is_idle(to) && (other == NONE || self.is_idle(other));
+            m.distance(cpu, to) == domain && idle
         };
         let taken = |to: u32| self.rqs.iter().any(|rq| rq.push_to == to);
         let n = m.cpus.len() as u32;
@@ -174,9 +176,8 @@ impl Fair {
         }
     }
 
-    /// Whoever runs there goes where it was to, if that is idle still.
-    pub fn push(&mut self, m: &mut Machine, cpu: u32, task: u32) {
-        let to = std::mem::replace(&mut self.rqs[cpu as usize].push_to, NONE);
+    /// The task that runs there goes to another pCPU, if that is idle still.
+    pub fn push(&mut self, m: &mut Machine, cpu: u32, task: u32, to: u32) {
         if to == NONE || !self.is_idle(to) || !m.may_run(task, to) {
             return;
         }

@@ -197,9 +197,10 @@ impl Scheduler for Fair {
 
     fn pick(&mut self, m: &mut Machine, cpu: u32, prev: Option<(u32, bool)>) -> Option<u32> {
         self.update_curr(m.now, cpu);
+        let to = std::mem::replace(&mut self.rqs[cpu as usize].push_to, NONE);
         if let Some((task, runnable)) = prev {
             if runnable {
-                self.push(m, cpu, task);
+                self.push(m, cpu, task, to);
             } else {
                 let sleeps = m.task(task).state != State::Runnable;
                 self.dequeue(m.now, cpu, task, sleeps);

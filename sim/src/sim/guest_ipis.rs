@@ -85,7 +85,12 @@ impl Sim {
         let t = &mut self.vms[vm].tasks[task as usize];
         (t.state, t.vcpu) = (TaskState::Ready, target);
         self.vcpus[target as usize].runq.push_back(task);
-        if target == v || !was_idle {
+        if !was_idle {
+            // What it does now lasts no longer than its slice.
+            self.touched.extend((target != v).then_some(target));
+            return;
+        }
+        if target == v {
             return;
         }
         if self.vms[vm].features.idle_poll {

@@ -8,8 +8,10 @@ use crate::machine::{NONE, Ns, State};
 use crate::queue::Event;
 
 /// PAUSEs of a waiter for a PV lock before it halts: SPIN_THRESHOLD of
-/// arch/x86/include/asm/qspinlock.h.
+/// arch/x86/include/asm/spinlock.h; and between looks at the one before it in line
+/// (PV_PREV_CHECK_MASK).
 const PV_PAUSES: Ns = 1 << 15;
+const PV_LOOK_PAUSES: Ns = 256;
 
 impl Sim {
     pub(super) fn block(&mut self, v: u32, task: u32) {
@@ -64,6 +66,18 @@ impl Sim {
         PV_PAUSES * self.costs.pause_ns
     }
 
+    /// `pv_wait_early()`: who is behind one that halts in the line for a PV lock halts as well.
+    pub(super) fn next_waits_early(&mut self, v: u32, lock: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let line = &self.vms[vm].lock(lock).queue;
+        let place = line.iter().position(|waiter| *waiter == v);
+        if let Some(next) = place.and_then(|place| line.get(place + 1)).copied() {
+            let c = &mut self.vcpus[next as usize];
+            c.pv_left = c.pv_left.min(PV_LOOK_PAUSES * self.costs.pause_ns);
+            self.touched.push(next);
+        }
+    }
+
     /// Takes a spinlock. Whether it spins for it.
     pub(super) fn lock(&mut self, v: u32, lock: u32) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
@@ -73,9 +87,12 @@ impl Sim {
             self.vcpus[v as usize].locks_held += 1;
             return false;
         }
+        let before = l.queue.back().copied();
         l.queue.push_back(v);
+        let halts = before.is_some_and(|before| self.m.task(before).state == State::Blocked);
+        let pauses = if halts { PV_LOOK_PAUSES } else { PV_PAUSES };
         let pv = self.vms[vm].features.lock == LockKind::PvQueued;
-        self.spin(v, Spin::Lock(lock), if pv { self.pv_spin() } else { EVER });
+        self.spin(v, Spin::Lock(lock), if pv { pauses * self.costs.pause_ns } else { EVER });
         true
     }
 

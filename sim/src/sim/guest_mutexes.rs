@@ -92,6 +92,7 @@ impl Sim {
         }
         if m.holder != NONE {
             self.waits_for(v, number);
+            self.is_deadlocked(vm);
         }
         false
     }

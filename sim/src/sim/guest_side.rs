@@ -81,10 +81,13 @@ impl Sim {
     pub(super) fn spin_ends(&mut self, v: u32, spin: Spin) {
         let pv_spin = self.pv_spin();
         let c = &mut self.vcpus[v as usize];
-        if c.pv_left == 0 && matches!(spin, Spin::Lock(_)) {
+        if let Spin::Lock(lock) = spin
+            && c.pv_left == 0
+        {
             c.exits(self.costs.exit_ns + self.costs.halt_ns);
             c.then = Then::Halt;
             c.pv_left = pv_spin;
+            self.next_waits_early(v, lock);
         } else if c.ple_left == 0 {
             c.exits(self.costs.exit_ns + self.costs.spin_exit_ns);
             c.then = Then::OnSpin;
@@ -216,6 +219,7 @@ impl Sim {
             }
             if self.vcpus[at].task != NONE && self.vcpus[at].slice_ends() {
                 self.rotate(v);
+                continue;
             }
             let Some(task) = self.current_task(v) else { return };
             let t = &mut self.vms[vm].tasks[task as usize];

