@@ -132,9 +132,10 @@ impl Fair {
         }
         if self.load(cpu) < 2 {
             // imbalanced_active_balance(): after more tries in vain than cache_nice_tries + 2.
-            let may = |domain: &usize| self.is_time(m, cpu, 4 * sizes[*domain]);
-            for domain in [LLC, NODE].into_iter().filter(may).collect::<Vec<usize>>() {
-                self.spread_core(m, cpu, domain);
+            for domain in [LLC, NODE] {
+                if self.is_time(m, cpu, 4 * sizes[domain]) {
+                    self.spread_core(m, cpu, domain);
+                }
             }
             return;
         }

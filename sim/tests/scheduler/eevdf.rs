@@ -60,6 +60,20 @@ fn eevdf_serves_sleepers_as_the_kernel_does() {
     }
 }
 
+/// The one that computes goes wherever a bound one sleeps, and has 0.93 of a pCPU on the exact host
+/// (docs/sim.md): a task that has just run is pulled as any other. With `task_hot()` it had 0.66.
+#[test]
+fn eevdf_pulls_a_task_that_has_just_run() {
+    let head = HEAD.replace("scx_baton", "eevdf");
+    let out = run(&format!(
+        "{head}pcpus = 4\nwarmup = 0.9\n[[vm]]\npin = true\nvcpus = 4\n[[vm.task]]\ncount = 4\n\
+         program = [\"compute 80us ±30%\", \"wait 0\", \"compute 20us ±30% kernel\", \"post 0\", \
+         \"done\"]\n[[vm.task]]\nprogram = [\"post 0\", \"sleep 1000s\"]\n\
+         [[vm]]\nvcpus = 1\nworkload = \"compute\"\n"
+    ));
+    assert!((0.88..0.98).contains(&out.vms[1].used), "{}", out.table());
+}
+
 /// Without a cgroup of its own, each vCPU is worth as much as a thread of the host.
 #[test]
 fn vcpus_without_a_cgroup_are_threads_among_others() {
