@@ -229,9 +229,9 @@ static inline u64 vm_lead(const struct vm_ctx *vm)
 /*
  * What one keeps that runs, on some of its vCPUs, and cannot use its share: half a turn for each.
  * With three quarters for each a VM of 4 that computes beside one of 8, on 8 pCPUs, has 3.61 of the
- * 4 that it is due instead of 3.89. A turn for the first two: vnow stands while two gangs have a
- * turn each, and comes on by both at once. With half of one a VM of 2 that computes beside two of 8
- * with mutexes has 1.45 pCPUs of 8 instead of 1.95 (mixture 9).
+ * 4 that it is due instead of 3.89. But two turns at least, one with one vCPU: vnow stands while
+ * two gangs have a turn each, and comes on by both at once. With half of that a VM of 2 that
+ * computes beside two of 8 with mutexes has 1.46 pCPUs of 8 instead of 1.94 (mixture 9).
  */
 static inline u64 vm_credit(const struct vm_ctx *vm)
 {

@@ -341,7 +341,7 @@ fn cells_share_by_weight() {
 }
 
 /// vnow stands while two gangs have a turn each. Who ran beside them kept half a turn of what it
-/// was owed for that, a host thread one: 1.45 of two pCPUs, and 0.80 of one (EEVDF 1.92 and 0.98).
+/// was owed for that, a host thread one: 1.46 of two pCPUs, and 0.80 of one (EEVDF 1.92 and 0.98).
 #[test]
 fn who_computes_beside_two_gangs_is_owed_for_both_turns() {
     let out = run(&format!(
