@@ -169,6 +169,21 @@ fn a_gang_of_eight_stays_whole() {
     assert!(of_ideal.is_some_and(|of| of > 0.85), "{of_ideal:?}");
 }
 
+/// A vCPU that was preempted inside of a BPF program at its PAUSE exit kept the kernel from running
+/// that program for whoever exited on its pCPU next: those did not count as spinners, and a lock
+/// had 0.09 of its turns where spinners alone may yield.
+#[test]
+fn who_spins_is_known_where_another_spinner_was_preempted() {
+    let figures = measured(
+        "lock-ticket --vcpus 16 --seconds 0.1 \
+         --schedulers 'scx_baton,scx_baton --yield-policy kvm'",
+    );
+    let turns =
+        |scheduler: &str| figures[scheduler]["measurements"][0]["totals"][0].as_f64().unwrap();
+    let [all, spinners] = ["scx_baton", "scx_baton --yield-policy kvm"].map(turns);
+    assert!(spinners > 0.4 * all, "{all} turns, {spinners} where only spinners yield");
+}
+
 /// While no vCPU waits, nobody follows IPIs: a probe would make each half as slow again.
 #[test]
 fn an_ipi_between_vcpus_that_run_costs_nothing() {

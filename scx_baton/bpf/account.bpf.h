@@ -213,6 +213,21 @@ static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot,
 	return vm_price(vm, vtime, entities(), nr_online);
 }
 
+/* Count what the vCPU that runs on @here has done in PAUSE exits since the last charge. */
+static void charge_spins(struct vm_ctx *vm, struct cpu_runs_vcpu *here)
+{
+	u32 spins;
+
+	if (!here->spins)
+		return;
+	spins = __sync_lock_test_and_set(&here->spins, 0);
+	stat_add(STAT_SPINS, spins);
+	__sync_fetch_and_add(&vm->times.spins, spins);
+	__sync_fetch_and_add(&vm->times.spin_ns, __sync_lock_test_and_set(&here->spin_ns, 0));
+	if (halts_followed())
+		__sync_fetch_and_add(&vm->seen_spins, spins);
+}
+
 /* @p, a vCPU of @vm, ran for another @ran ns. */
 verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, struct vm_ctx *vm __arg_nonnull,
@@ -229,6 +244,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 		stat_add(STAT_BOOST_NS, ran);
 		__sync_fetch_and_add(&vm->times.boost_ns, ran);
 	}
+	charge_spins(vm, runs_on(cpu));
 	charged = is_wanted(cpu, t->run_vm, is_bound(p)) || vm_competes(p, vm);
 	observe(vm, t, cpu, ran, charged ? 0 : ran);
 	if (!charged)

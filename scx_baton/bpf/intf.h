@@ -191,12 +191,12 @@ struct task_ctx {
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
 	u64 seen_vnow; /* a host task that runs: vnow when it was charged last */
-	u64 spun_at; /* ns; end of its last spin exit, if it has run on since then */
 	u64 woken_at; /* ns; 0: not since it ran last */
 	u64 halted_at; /* ns; 0: it has not */
 	u64 ran; /* ns of CPU time since it halted */
 	u64 outside_ns; /* a vCPU: CPU time since it is known to have been in its guest */
 	u64 exits; /* from its guest, when KVM took it in hand last */
+	u64 in_spin_loop; /* a vCPU: address of KVM's flag, set in kvm_vcpu_on_spin() */
 	u64 slept_at; /* ns; 0: not since it halted */
 	u64 parked_at; /* ns; since when it waits for CPU time by cpu.max; 0: it does not */
 	u32 run_vm; /* for whom it was started */
@@ -204,7 +204,6 @@ struct task_ctx {
 	s32 waiter; /* pid of the spinner that waits for this vCPU */
 	u32 boosted; /* enum boost: why it runs, if not for its VM's turn */
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
-	u32 spinning; /* in kvm_vcpu_on_spin() */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 awaiting_verdict; /* the vCPU that it yielded to has run: was it of use? */
 	struct tree_child child; /* a host task */
@@ -227,8 +226,12 @@ struct host_count {
 /* What a pCPU runs, on a line of its own. */
 struct cpu_runs_vcpu {
 	u64 vcpu; /* as vcpu_key(); 0: none */
+	u64 spun_first; /* ns; its first PAUSE exit since it was started here */
+	u64 spun_at; /* ns; the last one; 0: none yet */
+	u64 spin_ns; /* between two of them in one spin, not charged yet */
+	u32 spins; /* PAUSE exits, not charged yet */
 	u32 outside; /* that has not been seen to enter its guest for long */
-	u32 none[13];
+	u32 none[6];
 };
 
 enum baton_count {

@@ -15,6 +15,13 @@
 #define APIC_DM_INIT 0x500
 #define APIC_DM_STARTUP 0x600
 
+/* What vmlinux.h's vCPU lacks: CONFIG_HAVE_KVM_CPU_RELAX_INTERCEPT, as x86 always has it. */
+struct kvm_vcpu___spins {
+	struct {
+		bool in_spin_loop;
+	} spin_loop;
+} __attribute__((preserve_access_index));
+
 char _license[] SEC("license") = "GPL";
 
 static u32 vm_claim_slot(u64 kvm)
@@ -92,6 +99,7 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 {
 	const struct cpu_runs_vcpu *here = runs_on(cpu);
 	struct vm_ctx *vm, *old = vm_slot(here->vcpu >> 32);
+	struct kvm_vcpu___spins *spins = (void *)vcpu;
 	struct task_struct *p;
 	struct task_ctx *t;
 	u64 exits;
@@ -127,6 +135,8 @@ int BPF_PROG(baton_vcpu_load, struct kvm_vcpu *vcpu, int cpu)
 	t->weight_gen = 0;
 	t->wait_for = 0;
 	t->vcpu_id = vcpu->vcpu_id;
+	if (bpf_core_field_exists(spins->spin_loop))
+		t->in_spin_loop = (u64)&spins->spin_loop.in_spin_loop;
 	t->vcpu_since = scx_bpf_now();
 	__builtin_memset(&t->times, 0, sizeof(t->times));
 	add_vcpu(vcpu_key(slot, t->vcpu_id), p->pid);
@@ -147,45 +157,24 @@ int BPF_PROG(baton_destroy_vm, struct kvm *kvm)
 	return 0;
 }
 
+/*
+ * A PAUSE exit begins. As short as can be, with none at its end: a vCPU that is preempted in such a
+ * program bypasses the scheduler's queues, and the kernel skips it for who exits on that pCPU
+ * meanwhile. What is noted here is counted as the vCPU is charged (charge_spins()). That the vCPU
+ * spins tells KVM's own flag (spins(), yield.bpf.h).
+ */
 SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(baton_on_spin, struct kvm_vcpu *me)
 {
-	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
-	struct vm_ctx *vm = t ? vm_of(t) : NULL;
-	u64 now = scx_bpf_now();
+	struct cpu_runs_vcpu *here = runs_on(bpf_get_smp_processor_id());
+	u64 now = scx_bpf_now(), before = here->spun_at;
 
-	stat_add(STAT_SPINS, 1);
-	if (!vm)
-		return 0;
-	t->spinning = true;
-	__sync_fetch_and_add(&vm->times.spins, 1);
-	if (halts_followed())
-		__sync_fetch_and_add(&vm->seen_spins, 1);
-	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
-		__sync_fetch_and_add(&vm->times.spin_ns, now - t->spun_at);
-	if (t->awaiting_verdict) {
-		t->awaiting_verdict = false;
-		__sync_fetch_and_add(vtime_before(now, t->started_at + JUDGE_NS)
-					     ? &vm->times.useless
-					     : &vm->times.useful,
-				     1);
-	}
-	return 0;
-}
-
-SEC("fexit/kvm_vcpu_on_spin")
-int BPF_PROG(baton_spun, struct kvm_vcpu *me)
-{
-	struct task_ctx *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
-	u64 now = scx_bpf_now();
-
-	if (!t)
-		return 0;
-	t->spinning = false;
-	/* Who has yielded since its last exit has been off its pCPU, and @spun_at is 0. */
-	if (t->spun_at && vtime_before(now, t->spun_at + SAME_SPIN_NS))
-		spins_on(t);
-	t->spun_at = now;
+	__sync_fetch_and_add(&here->spins, 1);
+	here->spun_at = now;
+	if (!before)
+		here->spun_first = now;
+	else if (vtime_before(now, before + SAME_SPIN_NS))
+		spins_on(here, now - before);
 	return 0;
 }
 

@@ -81,7 +81,6 @@ void BPF_STRUCT_OPS(baton_running, struct task_struct *p)
 		return;
 	t->run_at = scx_bpf_now();
 	t->started_at = t->run_at;
-	t->spun_at = 0;
 	stay(t);
 	leave_queue(t, t->run_at);
 	c->kicked = 0;
@@ -224,7 +223,7 @@ bool BPF_STRUCT_OPS(baton_yield, struct task_struct *from, struct task_struct *t
 		return false;
 	}
 	pid = to->pid;
-	if (from_t->spinning)
+	if (spins(from_t))
 		reason = choose(from_t, &pid, cpu);
 	else if (yields_for(YIELD_KICK))
 		reason = YIELD_KICK;

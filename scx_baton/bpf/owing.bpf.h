@@ -107,15 +107,17 @@ static inline void owes(struct vm_ctx *vm, u32 slot, u32 from, u32 to)
 }
 
 /*
- * The vCPU of @t spins on here, as KVM proposes nobody to yield to, as where all that wait were
- * preempted in user mode: who owes it gets its pCPU. By a timer: this program must not switch.
+ * The vCPU that runs @here spins on, for @ns since its last PAUSE exit: KVM proposed nobody to
+ * yield to, as where all that wait were preempted in user mode. Who owes it gets its pCPU. By a
+ * timer: this program must not switch.
  */
-static inline void spins_on(const struct task_ctx *t)
+static inline void spins_on(struct cpu_runs_vcpu *here, u64 ns)
 {
-	u64 own = vcpu_key(t->vm, t->vcpu_id);
-	struct vm_ctx *vm = vm_of(t);
+	u64 own = here->vcpu;
+	struct vm_ctx *vm = vm_slot(own >> 32);
 	struct vcpu_ctx *me;
 
+	__sync_fetch_and_add(&here->spin_ns, ns);
 	me = vm && vm->nr_queued > 0 ? bpf_map_lookup_elem(&vcpus, &own) : NULL;
 	if (me && me->owed_words)
 		lend_soon(own, true);

@@ -14,6 +14,7 @@
 verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx *t __arg_nonnull,
 			   s32 cpu, bool picked)
 {
+	struct cpu_runs_vcpu *here = runs_on(cpu);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_of(t);
 
@@ -31,7 +32,10 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	}
 	t->run_vm = t->vm;
 	settle(t->vm, t->vcpu_id, cpu, true, t->run_at);
-	runs_on(cpu)->outside = t->outside_ns > OUTSIDE_NS / 2;
+	here->outside = t->outside_ns > OUTSIDE_NS / 2;
+	here->spins = 0;
+	here->spin_ns = 0;
+	here->spun_at = 0;
 	if (c->vm != t->vm)
 		c->mixed_at = t->run_at;
 	c->vm_ran_at = t->run_at;
@@ -61,9 +65,11 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 static void runs_no_more(struct task_ctx *t, s32 cpu)
 {
 	struct vm_ctx *vm = vm_slot(t->run_vm);
+	const struct cpu_runs_vcpu *here = runs_on(cpu);
 	u64 now = t->run_at, since;
 	/* The thread may have taken another one in hand meanwhile. */
-	u32 id = runs_on(cpu)->vcpu;
+	u32 id = here->vcpu;
+	bool spun;
 
 	if (vm) {
 		settle(t->run_vm, id, cpu, false, now);
@@ -74,8 +80,11 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 			vm->busy_since = now;
 			__sync_fetch_and_add(&vm->busy_ns, elapsed(since, now));
 		}
-		if (t->awaiting_verdict)
-			__sync_fetch_and_add(&vm->times.useful, 1);
+		if (t->awaiting_verdict) {
+			spun = here->spun_at &&
+			       vtime_before(here->spun_first, t->started_at + JUDGE_NS);
+			__sync_fetch_and_add(spun ? &vm->times.useless : &vm->times.useful, 1);
+		}
 	}
 	t->awaiting_verdict = false;
 	t->run_vm = NO_VM;

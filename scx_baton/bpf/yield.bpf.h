@@ -96,6 +96,16 @@ verified_once u64 find_owing(u32 slot, u32 sender, s32 cpu, bool to_lend)
 	return 0;
 }
 
+/* Is the vCPU of @t in kvm_vcpu_on_spin()? KVM says so, and no program of ours need run there. */
+static bool spins(const struct task_ctx *t)
+{
+	bool in_spin_loop = false;
+
+	if (vm_of(t))
+		bpf_probe_read_kernel(&in_spin_loop, sizeof(in_spin_loop), (void *)t->in_spin_loop);
+	return in_spin_loop;
+}
+
 /* Why the spinning vCPU of @t gives its pCPU away, if KVM proposes @pid; and whom to, in @pid. */
 static u32 choose(const struct task_ctx *t, s32 *pid, s32 cpu)
 {

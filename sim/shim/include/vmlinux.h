@@ -82,11 +82,16 @@ struct kvm {
 	u64 index;
 };
 
+struct kvm_spin_loop {
+	bool in_spin_loop;
+};
+
 struct kvm_vcpu_stat {
 	u64 exits;
 };
 
 struct kvm_vcpu {
+	struct kvm_spin_loop spin_loop; /* first, as in struct kvm_vcpu___spins */
 	struct kvm *kvm;
 	s32 vcpu_id;
 	bool wants_to_run;

@@ -10,12 +10,12 @@ mod headers {
 use crate::machine::CpuSet;
 
 pub use self::headers::{
-    bpf_timer as Timer, cgroup as Cgroup, cpumask as CpuMask, kvm as Kvm, kvm_vcpu as KvmVcpu,
-    kvm_vcpu_stat as KvmVcpuStat, sched_ext_entity as Entity, sched_ext_ops as Ops,
-    scx_cgroup_init_args as CgroupInitArgs, scx_exit_info as ExitInfo,
-    scx_exit_task_args as ExitTaskArgs, scx_init_task_args as InitTaskArgs, shim as Shim,
-    shim_counter as Place, shim_intf as Intf, shim_iter as Iter, shim_map as Map,
-    task_struct as TaskStruct, *,
+    bpf_timer as Timer, cgroup as Cgroup, cpumask as CpuMask, kvm as Kvm,
+    kvm_spin_loop as KvmSpinLoop, kvm_vcpu as KvmVcpu, kvm_vcpu_stat as KvmVcpuStat,
+    sched_ext_entity as Entity, sched_ext_ops as Ops, scx_cgroup_init_args as CgroupInitArgs,
+    scx_exit_info as ExitInfo, scx_exit_task_args as ExitTaskArgs,
+    scx_init_task_args as InitTaskArgs, shim as Shim, shim_counter as Place, shim_intf as Intf,
+    shim_iter as Iter, shim_map as Map, task_struct as TaskStruct, *,
 };
 
 pub const CPU_WORDS: usize = SHIM_CPU_WORDS as usize;

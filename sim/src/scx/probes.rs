@@ -2,7 +2,7 @@
 //! KVM's events, for a scheduler that has probes into KVM (scx_baton's).
 
 use super::Scx;
-use super::ffi::{Kvm, KvmVcpu, KvmVcpuStat};
+use super::ffi::{Kvm, KvmSpinLoop, KvmVcpu, KvmVcpuStat};
 use super::load::Loaded;
 use super::state::In;
 use crate::machine::{KvmEvent, Machine};
@@ -17,7 +17,6 @@ type VmFn = unsafe extern "C" fn(*mut Kvm) -> i32;
 pub struct Probes {
     pub load: Option<LoadFn>,
     pub spin: Option<VcpuFn>,
-    pub spun: Option<VcpuFn>,
     pub accept: Option<AcceptFn>,
     pub halt: Option<VcpuFn>,
     pub halted: Option<WakeupFn>,
@@ -30,7 +29,6 @@ impl Probes {
         Probes {
             load: loaded.symbol("baton_vcpu_load"),
             spin: loaded.symbol("baton_on_spin"),
-            spun: loaded.symbol("baton_spun"),
             accept: loaded.symbol("baton_accept_irq").filter(|_: &AcceptFn| follows_ipis),
             halt: loaded.symbol("baton_halt"),
             halted: loaded.symbol("baton_halted"),
@@ -83,6 +81,8 @@ impl Scx {
         unsafe {
             match event {
                 KvmEvent::VcpuLoaded => (*vcpu).stat.exits += 1,
+                KvmEvent::Spins => (*vcpu).spin_loop.in_spin_loop = true,
+                KvmEvent::Spun => (*vcpu).spin_loop.in_spin_loop = false,
                 KvmEvent::Halts { poll_ns } => {
                     (*vcpu).halt_poll_ns = u32::try_from(poll_ns).unwrap_or(u32::MAX);
                 }
@@ -98,9 +98,10 @@ impl Scx {
         }
         let (probe, at) = match event {
             KvmEvent::Spins => (self.probes.spin, "fentry/kvm_vcpu_on_spin"),
-            KvmEvent::Spun => (self.probes.spun, "fexit/kvm_vcpu_on_spin"),
             KvmEvent::Halts { .. } => (self.probes.halt, "fentry/kvm_vcpu_halt"),
-            KvmEvent::VcpuLoaded | KvmEvent::Halted | KvmEvent::IpiSent { .. } => return,
+            KvmEvent::VcpuLoaded | KvmEvent::Spun | KvmEvent::Halted | KvmEvent::IpiSent { .. } => {
+                return;
+            }
         };
         if let Some(probe) = probe {
             // SAFETY: as above.
@@ -138,6 +139,7 @@ impl Scx {
                 preempted: false,
                 ready: false,
                 halt_poll_ns: 0,
+                spin_loop: KvmSpinLoop { in_spin_loop: false },
                 stat: KvmVcpuStat { exits: 0 },
             })
         })

@@ -139,6 +139,7 @@ struct bpf_timer {
 
 #define bpf_ktime_get_ns() (shim->now)
 #define bpf_get_smp_processor_id() (shim->cpu)
+#define bpf_probe_read_kernel(to, size, from) (__builtin_memcpy(to, from, size), 0)
 #define bpf_get_current_task_btf() (shim->curr(shim->sim, shim->cpu))
 #define bpf_get_prandom_u32() (shim->random(shim->sim))
 #define bpf_printk(...) ((void)0)
