@@ -133,16 +133,17 @@ fn callers() -> Vec<Case> {
     };
     let crowd = "[[cgroup]]\nname = \"b\"\n[[thread]]\ncgroup = \"b\"\ncount = 8\nrun-us = 1000\n";
     let beside = [
-        ("4 threads", THREADS.to_string()),
-        ("8 threads", crowd.to_string()),
-        ("compute", table(1, 4, "compute")),
-        ("lock", table(1, 8, "lock")),
+        ("4 threads", "", THREADS.to_string()),
+        ("8 threads", "", crowd.to_string()),
+        ("compute", "", table(1, 4, "compute")),
+        ("lock", "", table(1, 8, "lock")),
+        ("thread, no APICv", "posted = false\n", THREADS.replace("count = 4\n", "")),
     ];
     let mut all = Vec::new();
     for does in ["100us", "1ms", "ebizzy", "hackbench", "ipi", "kernbench", "sysbench-oltp"] {
         for vcpus in [4, 8] {
             for pin in [false, true] {
-                for (who, tables) in &beside {
+                for (who, kvm, tables) in &beside {
                     let work = match does {
                         "100us" | "1ms" => calls(vcpus, does),
                         _ => format!("workload = \"{does}\"\n"),
@@ -152,7 +153,7 @@ fn callers() -> Vec<Case> {
                         format!("{does} {vcpus}{pinned}, {who}"),
                         format!(
                             "machine = \"xeon-8\"\npcpus = {vcpus}\nwarmup = 0.6\nseconds = 0.8\n\
-                             [kvm]\nple-user = false\n[[vm]]\nown-cgroup = true\n\
+                             [kvm]\nple-user = false\n{kvm}[[vm]]\nown-cgroup = true\n\
                              vcpus = {vcpus}\npin = {pin}\n{work}{tables}"
                         ),
                     ));
