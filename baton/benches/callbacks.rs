@@ -53,7 +53,7 @@ struct Event {
 /// Instructions of a function in one event, from which on --account shows it.
 const ACCOUNTED: i64 = 20;
 
-const EVENTS: [Event; 9] = [
+const EVENTS: [Event; 10] = [
     Event {
         name: "wake-idle",
         what: "a thread wakes on an idle pCPU and sleeps again",
@@ -64,6 +64,12 @@ const EVENTS: [Event; 9] = [
         name: "wake-busy",
         what: "a thread wakes where another one computes, and sleeps again",
         command: "baton-agent event wake-busy N",
+        n: 200,
+    },
+    Event {
+        name: "wake-vcpu",
+        what: "a vCPU wakes by its timer where another VM computes, and halts again",
+        command: "baton bench timer-halted-1000us --vms 2 --repetitions 1 --samples N",
         n: 200,
     },
     Event {
