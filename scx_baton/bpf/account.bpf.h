@@ -189,6 +189,17 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted,
 	return 0;
 }
 
+/* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
+static inline s32 cpus_for(const struct task_struct *p)
+{
+	s32 online = nr_online, allowed = p->nr_cpus_allowed;
+
+	/* Else one load from either address, which the verifier refuses. */
+	barrier_var(online);
+	barrier_var(allowed);
+	return allowed == 1 || allowed > online ? online : allowed;
+}
+
 /*
  * Does the VM of @p want more pCPUs than it has, where others run? What it has elsewhere is part of
  * its share, though nobody waits for that: one of 29 vCPUs that compute had 17 pCPUs of 64 beside
@@ -196,13 +207,14 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted,
  */
 static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
 {
-	return !is_bound(p) && vm->nr_queued > 0 && vm->nr_running < p->nr_cpus_allowed &&
-	       vm->nr_running < nr_online;
+	return !is_bound(p) && vm->nr_queued > 0 && vm->nr_running < cpus_for(p);
 }
 
 /*
  * What @vtime on @cpu costs @vm, which has @slot, for its vCPU @p. Of those that are bound there a
- * host task and a VM have equal parts by their weights, and VMs have what they do not have alone.
+ * host task and a VM have equal parts by their weights, and VMs have what they do not have alone. Who
+ * else may run on the same pCPUs as a VM that may not run on all is not known: as if all did, it
+ * never pays too little.
  */
 static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
 {
@@ -210,7 +222,7 @@ static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot,
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;
-	return vm_price(vm, vtime, entities(), nr_online);
+	return vm_price(vm, vtime, entities(), cpus_for(p));
 }
 
 /* Count what the vCPU that runs on @here has done in PAUSE exits since the last charge. */

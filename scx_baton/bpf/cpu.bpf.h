@@ -140,17 +140,6 @@ static void spare_part(const struct vm_ctx *vm, s32 cpu, u64 now)
 	bound_queue(cpu)->visits_from -= visit / BOOST_IPI_NS * elapsed(now, cpu_ctx(cpu)->back_at);
 }
 
-/* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
-static inline s32 cpus_for(const struct task_struct *p)
-{
-	s32 online = nr_online, allowed = p->nr_cpus_allowed;
-
-	/* Else one load from either address, which the verifier refuses. */
-	barrier_var(online);
-	barrier_var(allowed);
-	return allowed == 1 || allowed > online ? online : allowed;
-}
-
 /* The slice of what runs on @cpu ends in @ns: siblings wait for that, and a tick may be four times
  * as long. */
 static void ends_in(s32 cpu, u64 now, u64 ns)
