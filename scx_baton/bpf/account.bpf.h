@@ -212,9 +212,7 @@ static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
 
 /*
  * What @vtime on @cpu costs @vm, which has @slot, for its vCPU @p. Of those that are bound there a
- * host task and a VM have equal parts by their weights, and VMs have what they do not have alone. Who
- * else may run on the same pCPUs as a VM that may not run on all is not known: as if all did, it
- * never pays too little.
+ * host task and a VM have equal parts by their weights, and VMs have what they do not have alone.
  */
 static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
 {
@@ -222,7 +220,7 @@ static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot,
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;
-	return vm_price(vm, vtime, entities(), cpus_for(p));
+	return vm_price(vm, vtime, entities(), nr_online, cpus_for(p));
 }
 
 /* Count what the vCPU that runs on @here has done in PAUSE exits since the last charge. */

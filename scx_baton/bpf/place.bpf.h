@@ -182,7 +182,7 @@ static bool moves_queue(const struct task_struct *p, const struct task_ctx *t, s
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
-	u64 now = scx_bpf_now(), since, release, slice;
+	u64 now = scx_bpf_now(), since, release, slice, first;
 	s32 cpu = scx_bpf_task_cpu(p), idle;
 	bool wakes = (enq_flags & SCX_ENQ_WAKEUP) || is_new(t);
 	struct cpu_ctx *c = cpu_ctx(cpu);
@@ -252,6 +252,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
+	if (vm && peek_vtime(vm_dsq(t->vm), &first))
+		t->vtime = vcpu_limit(t->vtime, first);
 	if (vm && !wakes)
 		keep(p, t, cpu);
 	join_queue(p, t, vm, now);

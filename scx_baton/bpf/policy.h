@@ -170,6 +170,16 @@ static inline u32 tree_weight(u64 share, u64 n)
 	return weight < 1 ? 1 : weight > 1 << 28 ? 1 << 28 : weight;
 }
 
+/*
+ * Of a vCPU that begins to wait, where @first is that of the sibling furthest behind: one that had
+ * a pCPU to itself, where they had not, or woke beside such a one, would wait until all had had as
+ * much.
+ */
+static inline u64 vcpu_limit(u64 vtime, u64 first)
+{
+	return vtime_before(first + 4 * TURN_NS, vtime) ? first + 4 * TURN_NS : vtime;
+}
+
 /* What a sleeper starts with. */
 static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 {
@@ -190,14 +200,16 @@ static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 /*
  * What @vtime costs @vm, of @n / 256 entities that want @cpus pCPUs: less, where it wants fewer
  * than its share of them. One with few vCPUs would pay as much for its only pCPU as another for one
- * of many.
+ * of many. A share is no more than the @allowed pCPUs where it may run.
  */
-static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
+static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus, u32 allowed)
 {
 	u64 share = 4096ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n > 256 ? n : 256);
 	s32 nr = vm->nr_running + vm->nr_queued;
 	u64 wants = 16ULL * (nr > 0 ? nr : 1);
 
+	if (share > 16ULL * allowed)
+		share = 16ULL * allowed;
 	return wants < share ? vtime * wants / share : vtime;
 }
 

@@ -244,6 +244,27 @@ fn a_vcpu_kept_to_some_pcpus_runs_although_its_vm_has_its_share() {
     assert!(out.longest_wait_ms < 700.0, "{} ms", out.longest_wait_ms);
 }
 
+/// Two vCPUs have pCPUs 16 and 17 to themselves for ten seconds, and 24 siblings share sixteen others.
+/// Then another VM computes there: of their VM's queue the siblings were always first, and the two
+/// waited until these had run for as long, 5 s, or after a longer time until the kernel's watchdog
+/// ends the scheduler.
+#[test]
+fn a_vcpu_that_had_a_pcpu_to_itself_does_not_wait_until_all_had_as_much() {
+    let task = |i: u32| format!("[[fault]]\nat-ms = 1\ntask = {i}\ncpus = [16, 17]\n");
+    let vm = |vcpus: u32, cpus: &str, rest: &str| {
+        format!("[[vm]]\nown-cgroup = true\nvcpus = {vcpus}\ncpus = \"{cpus}\"\n{rest}\n")
+    };
+    let later = "[[vm.task]]\ncount = 2\nprogram = [\"sleep 10s\", \"compute 10s\", \"done\"]";
+    let vms = [
+        vm(26, "0-15", "workload = \"compute\""),
+        vm(2, "16-17", later),
+        vm(3, "18-19", "workload = \"compute\""),
+    ];
+    let head = HEAD.replace("xeon-8", "cascade-lake-96").replace("seconds = 1.0", "seconds = 17.0");
+    let out = run(&format!("{head}pcpus = 20\n{}{}{}", vms.concat(), task(0), task(1)));
+    assert!(out.longest_wait_ms < 1500.0, "{} ms", out.longest_wait_ms);
+}
+
 /// Three threads of one pCPU that sleep, so that one waits whenever another stops: virtual time
 /// stood still, as only the first one of a queue was looked at, and the third waited for seconds.
 #[test]
