@@ -103,9 +103,14 @@ u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 	return vm_visit(vm, vnow);
 }
 
-u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus)
+u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus, u32 allowed)
 {
-	return vm_price(vm, vtime, n, cpus);
+	return vm_price(vm, vtime, n, cpus, allowed);
+}
+
+u64 t_vcpu_limit(u64 vtime, u64 first)
+{
+	return vcpu_limit(vtime, first);
 }
 
 u32 t_bound_extra(const struct vm_ctx *vm, u64 wanted, u64 alone)

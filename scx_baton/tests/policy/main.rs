@@ -39,7 +39,8 @@ unsafe extern "C" {
     fn t_vm_words(end: u32) -> u32;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
-    fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32) -> u64;
+    fn t_vm_price(vm: *const vm_ctx, vtime: u64, n: u64, cpus: u32, allowed: u32) -> u64;
+    fn t_vcpu_limit(vtime: u64, first: u64) -> u64;
     fn t_bound_extra(vm: *const vm_ctx, wanted: u64, alone: u64) -> u32;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
     fn t_starves(since: u64, now: u64, waiting: u32, cpus: u32) -> bool;

@@ -49,16 +49,24 @@ proptest! {
     /// A VM pays in full that wants its share of the pCPUs or more, and in proportion if fewer.
     #[test]
     fn who_wants_less_than_its_share_pays_less(
-        vtime in 0u64..100 * MS, wants in 0i32..64, n in 0u64..64, cpus in 1u32..64, weight in 1u32..1 << 20
+        vtime in 0u64..100 * MS, wants in 0i32..64, n in 0u64..64, cpus in 1u32..64,
+        allowed in 1u32..64, weight in 1u32..1 << 20
     ) {
         let mut vm = vm();
         (vm.nr_running, vm.nr_queued, vm.weight) = (wants / 2, wants - wants / 2, weight);
-        let price = unsafe { t_vm_price(&vm, vtime, 256 * n, cpus) } as f64;
+        let price = unsafe { t_vm_price(&vm, vtime, 256 * n, cpus, allowed) } as f64;
         // The share is rounded down to sixteenths of a pCPU.
         let share = f64::from(cpus) * f64::from(weight) / f64::from(ONE) / n.max(1) as f64;
-        let share = ((16.0 * share + 1e-9).floor() / 16.0).max(1e-9);
+        let share = ((16.0 * share + 1e-9).floor() / 16.0).max(1e-9).min(f64::from(allowed));
         let naive = vtime as f64 * (f64::from(wants.max(1)) / share).min(1.0);
         prop_assert!((price - naive).abs() <= 1.0 + vtime as f64 / (16.0 * share.max(1.0)), "{price} {naive}");
+    }
+
+    /// A vCPU waits behind a sibling for no more than four turns of that one.
+    #[test]
+    fn a_vcpu_is_at_most_four_turns_ahead(vtime in 0u64..1000 * MS, first in 0u64..1000 * MS) {
+        let limited = unsafe { t_vcpu_limit(vtime, first) };
+        prop_assert_eq!(limited, vtime.min(first + 4 * turn()));
     }
 
     /// A pinned VM pays for what it has alone where others wait, as if that were one pCPU at least.
