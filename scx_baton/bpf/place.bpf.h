@@ -80,7 +80,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
  */
 static int unpark(void *map, u32 *key, struct park_timer *timer)
 {
-	u64 now = scx_bpf_now(), release;
+	u64 now = scx_bpf_now(), release, again;
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct vm_ctx *vm;
@@ -117,8 +117,8 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 		    t->parked_at)
 			continue;
 		join_queue(p, t, vm, now);
-		/* Another pCPU may have been faster. */
-		if (scx_bpf_task_running(p))
+		/* Another pCPU may have been faster; and it may have slept since. */
+		if (scx_bpf_task_running(p) || !(p->scx.flags & SCX_TASK_QUEUED))
 			leave_queue(t, now);
 		call_for(p, t, vm, now, true);
 	}
@@ -129,8 +129,9 @@ static int unpark(void *map, u32 *key, struct park_timer *timer)
 	/* Some may have gone meanwhile. */
 	parked_left = 0;
 	release = *(volatile u64 *)&next_release;
-	if (!release && round_parks != seen_parks)
-		release = now + PARK_AGAIN_NS;
+	again = now + (release ? PARK_MISSED_NS : PARK_AGAIN_NS);
+	if (round_parks != seen_parks && (!release || vtime_before(again, release)))
+		release = again;
 	seen_parks = round_parks;
 	if (release)
 		set_timer(release, now);

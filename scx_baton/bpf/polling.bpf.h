@@ -49,12 +49,13 @@ static inline bool has_halted(const struct task_ctx *t)
 	return t->halted_at > shared.halts_since;
 }
 
+/* The thread may be preempted here, where its pCPU, and the next one, do the same. */
 static inline void poll_begins(struct vm_ctx *vm, u32 id)
 {
 	if (id >= MAX_VCPUS || vm_has_bit(vm->polling, id))
 		return;
-	__sync_fetch_and_or(&vm->polling[vcpu_word(id)], vcpu_bit(id));
-	count_add(COUNT_POLLING, 1);
+	if (!(__sync_fetch_and_or(&vm->polling[vcpu_word(id)], vcpu_bit(id)) & vcpu_bit(id)))
+		count_add(COUNT_POLLING, 1);
 }
 
 /* Only the vCPU's own thread comes here, and the pCPU that it leaves. */
@@ -62,8 +63,8 @@ static inline void poll_ends(struct vm_ctx *vm, u32 id)
 {
 	if (!vm_has_bit(vm->polling, id))
 		return;
-	__sync_fetch_and_and(&vm->polling[vcpu_word(id)], ~vcpu_bit(id));
-	count_add(COUNT_POLLING, -1);
+	if (__sync_fetch_and_and(&vm->polling[vcpu_word(id)], ~vcpu_bit(id)) & vcpu_bit(id))
+		count_add(COUNT_POLLING, -1);
 }
 
 /* The bucket of a time: its binary logarithm. BPF has no instruction for that. */

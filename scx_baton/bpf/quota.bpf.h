@@ -36,6 +36,9 @@ static u64 parked_until;
  */
 static u64 nr_parks, round_parks, seen_parks;
 #define PARK_AGAIN_NS (1ULL * 1000 * 1000)
+/* So much later where others wait, too, for whom it looks: on a crowded host tasks are parked all
+ * the time. */
+#define PARK_MISSED_NS (20ULL * 1000 * 1000)
 
 /*
  * Parked tasks that the timer looks at in one go, in a softirq: about 2 us for each. Of more it

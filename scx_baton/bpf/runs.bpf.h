@@ -71,6 +71,9 @@ static void runs_no_more(struct task_ctx *t, s32 cpu)
 	u32 id = here->vcpu;
 	bool spun;
 
+	/* The timer may have put it into its queue, and counted it there after it began to run. */
+	if (t->queued_at)
+		leave_queue(t, now);
 	if (vm) {
 		settle(t->run_vm, id, cpu, false, now);
 		poll_ends(vm, id);

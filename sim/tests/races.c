@@ -250,6 +250,58 @@ static int check_moves(void)
 	return 0;
 }
 
+static void poll_one(void)
+{
+	poll_begins(vm_slot(1), 3);
+}
+
+static void poll_no_more(void)
+{
+	poll_ends(vm_slot(1), 3);
+}
+
+/* A vCPU is preempted as it notes that it has halted, or goes on: its pCPU notes the same. */
+static int check_polls(void)
+{
+	struct vm_ctx *vm = vm_slot(1);
+
+	for (stop_at = 0; stop_at < STEPS; stop_at++) {
+		vm->polling[0] = 0;
+		shared.counts[COUNT_POLLING].n = 0;
+		both(poll_one, poll_one);
+		if (count(COUNT_POLLING) != 1) {
+			printf("a vCPU polls, before step %u: counted %llu times\n", stop_at,
+			       count(COUNT_POLLING));
+			return 1;
+		}
+		both(poll_no_more, poll_no_more);
+		if (count(COUNT_POLLING)) {
+			printf("a vCPU polls no more, before step %u: %lld are left\n", stop_at,
+			       (s64)count(COUNT_POLLING));
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* The timer counts a vCPU in its queue after that began to run: it waits no more as it stops. */
+static int check_late_join(void)
+{
+	struct vm_ctx *vm = vm_slot(1);
+
+	waiter = (struct task_ctx){.vm = 1, .run_vm = 1, .queued_vm = 1, .queued_at = 900};
+	vm->nr_queued = 1;
+	vm->nr_running = 1;
+	count_add(COUNT_WAITING, 1);
+	waiter.run_at = 1000;
+	runs_no_more(&waiter, CPU);
+	if (vm->nr_queued || count(COUNT_WAITING)) {
+		printf("a vCPU that has run waits: %d in its queue\n", vm->nr_queued);
+		return 1;
+	}
+	return 0;
+}
+
 static struct task_struct its_task = {.pid = 1}, other_task = {.pid = 2};
 
 static void bind_one(void)
@@ -429,8 +481,9 @@ int main(void)
 	shim = &ours;
 	if (check_timer("a late one, a soon one meanwhile", late, soon) ||
 	    check_timer("a soon one, a late one meanwhile", soon, late) || check_leave() ||
-	    check_claim() || check_moves() || check_bind() || check_beside(0, 50) ||
-	    check_beside(0, 80) || check_park() || check_wake() || check_mixed() || check_given())
+	    check_claim() || check_moves() || check_polls() || check_late_join() || check_bind() ||
+	    check_beside(0, 50) || check_beside(0, 80) || check_park() || check_wake() ||
+	    check_mixed() || check_given())
 		return 1;
 	return check("one leaves, one joins meanwhile", wait, leave_one, join_one, 1) ||
 	       check("one joins, one leaves meanwhile", wait, join_one, leave_one, 1) ||
