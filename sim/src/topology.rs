@@ -41,7 +41,10 @@ impl Where {
     }
 }
 
-fn listed(list: &str, pcpus: u32) -> Result<CpuSet> {
+/// Those of a list.
+///
+/// Errors: it is no such list, or it names a pCPU that there is not.
+pub(crate) fn listed(list: &str, pcpus: u32) -> Result<CpuSet> {
     let mut set = CpuSet::empty(pcpus as usize);
     for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

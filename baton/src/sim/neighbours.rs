@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use baton_output::interrupt::Interrupted;
 use baton_output::{OutFile, note, say};
 use baton_report::stats::median;
-use baton_sim::neighbours::{Late, Mixture, Row, generate, mixture};
+use baton_sim::neighbours::{Late, Mixture, Row, With, generate, mixture};
 use clap::Args;
 
 use super::seeds::Seeds;
@@ -24,17 +24,23 @@ pub struct Neighbours {
     /// The same VMs beside more host threads, which compute, or sleep and wake
     #[arg(long)]
     host_threads: bool,
+    /// The same VMs and threads, half of those that may run anywhere confined to some pCPUs
+    #[arg(long)]
+    cpusets: bool,
 }
 
-pub fn measure_all(Neighbours { seeds: options, known, host_threads }: &Neighbours) -> Result<()> {
+pub fn measure_all(
+    Neighbours { seeds: options, known, host_threads, cpusets }: &Neighbours,
+) -> Result<()> {
+    let with = With { host_threads: *host_threads, cpusets: *cpusets };
     let (first, scheduler) = (options.first(), &options.scheduler);
     if options.show {
-        return say(&generate(first, *host_threads));
+        return say(&generate(first, with));
     }
     let (vms, threads) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let (broken, failed) = (AtomicU64::new(0), AtomicU64::new(0));
     let simulate = |text: &str| options.simulate(text);
-    let done = options.each(|seed| match mixture(seed, *host_threads, scheduler, &simulate) {
+    let done = options.each(|seed| match mixture(seed, with, scheduler, &simulate) {
         Ok(found) => {
             let fine = keep(seed, &found) || known.contains(&seed);
             broken.fetch_add(u64::from(!fine), Relaxed);
@@ -64,9 +70,10 @@ pub fn measure_all(Neighbours { seeds: options, known, host_threads }: &Neighbou
     if broken + failed > 0 {
         bail!(
             "of {} mixtures {broken} broke a bound, and {failed} an invariant; again: \
-             baton sim neighbours --seeds SEED..SEED+1{} --scheduler {scheduler}",
+             baton sim neighbours --seeds SEED..SEED+1{}{} --scheduler {scheduler}",
             done.scenarios,
-            if *host_threads { " --host-threads" } else { "" }
+            if *host_threads { " --host-threads" } else { "" },
+            if *cpusets { " --cpusets" } else { "" }
         );
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use baton_sim::keys::Change;
-use baton_sim::neighbours::generate;
+use baton_sim::neighbours::{With, generate};
 use baton_sim::scenario::{Scenario, Text};
 
 /// VMs, their vCPUs, and pCPUs.
@@ -182,8 +182,9 @@ fn shipped() -> Result<Vec<Case>> {
 pub fn cases(mixtures: u64) -> Result<Vec<Case>> {
     let mut all = Vec::new();
     for seed in 0..mixtures {
-        all.push(Case::new(format!("mixture {seed}"), generate(seed, false)));
-        all.push(Case::new(format!("mixture {seed}, threads"), generate(seed, true)));
+        all.push(Case::new(format!("mixture {seed}"), generate(seed, With::default())));
+        let threads = With { host_threads: true, ..With::default() };
+        all.push(Case::new(format!("mixture {seed}, threads"), generate(seed, threads)));
     }
     all.extend(gangs());
     all.extend(callers());

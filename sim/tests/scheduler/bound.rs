@@ -244,10 +244,10 @@ fn a_vcpu_kept_to_some_pcpus_runs_although_its_vm_has_its_share() {
     assert!(out.longest_wait_ms < 700.0, "{} ms", out.longest_wait_ms);
 }
 
-/// Two vCPUs have pCPUs 16 and 17 to themselves for ten seconds, and 24 siblings share sixteen others.
-/// Then another VM computes there: of their VM's queue the siblings were always first, and the two
-/// waited until these had run for as long, 5 s, or after a longer time until the kernel's watchdog
-/// ends the scheduler.
+/// Two vCPUs have pCPUs 16 and 17 to themselves for ten seconds, and 24 siblings share sixteen
+/// others. Then another VM computes there: of their VM's queue the siblings were always first, and
+/// the two waited until these had run for as long, 5 s, or after a longer time until the kernel's
+/// watchdog ends the scheduler.
 #[test]
 fn a_vcpu_that_had_a_pcpu_to_itself_does_not_wait_until_all_had_as_much() {
     let task = |i: u32| format!("[[fault]]\nat-ms = 1\ntask = {i}\ncpus = [16, 17]\n");

@@ -5,14 +5,14 @@
 //! The *due* is the smaller of what a VM, or a thread, uses alone and its share by weight of the
 //! pCPUs where it may run.
 
-use std::fmt::Write;
+mod draw;
 
-use rand_core::{RngCore, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
+pub use draw::{With, generate};
 
 use crate::fuzz::Simulate;
 use crate::outcome::{Outcome, VmOutcome};
 use crate::scenario::{Scenario, ThreadSpec, VmSpec};
+use crate::topology::{Where, listed};
 
 /// Work of each relative to EEVDF's, with or without PAUSE exits, whichever is more.
 const LEAST_WORK: f64 = 0.95;
@@ -91,124 +91,6 @@ impl Mixture {
     }
 }
 
-struct Dice(Xoshiro256PlusPlus);
-
-impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0.next_u64() % n
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-
-    /// From `least` to `most`, each octave as likely, by integers alone.
-    fn octaves(&mut self, least: u64, most: u64) -> u64 {
-        let octaves = u64::from((most / least).ilog2());
-        let low = least << self.below(octaves + 1);
-        (low + self.below(low)).min(most)
-    }
-}
-
-/// One VM's table, but for its cgroup.
-fn vm(dice: &mut Dice, pcpus: u64) -> String {
-    let program = |vcpus: u64, steps: &str| {
-        format!("vcpus = {vcpus}\n[[vm.task]]\ncount = {vcpus}\nprogram = [{steps}, \"done\"]\n")
-    };
-    let few = 1 + dice.below(pcpus.min(4));
-    let all = if dice.chance(70) { pcpus } else { 1 + dice.below(pcpus) };
-    match dice.below(10) {
-        0..4 => {
-            let sleep = dice.octaves(20, 50_000);
-            let run = dice.octaves(2, 200).min(sleep / 2);
-            program(few, &format!("\"sleep {sleep}us ±20%\", \"compute {run}us ±20%\""))
-        }
-        4 => {
-            let (run, io) = (dice.octaves(10, 100), dice.octaves(50, 500));
-            program(few, &format!("\"compute {run}us ±20%\", \"io {io}us\""))
-        }
-        5..7 => format!("vcpus = {all}\nworkload = \"compute\"\n"),
-        _ => {
-            let gang = dice.one_of(&["barrier", "barrier-pause", "lock", "mutex", "ebizzy"]);
-            format!("vcpus = {all}\nworkload = \"{gang}\"\n")
-        }
-    }
-}
-
-/// A table of host threads that compute, or sleep and wake.
-fn threads(dice: &mut Dice, pcpus: u64) -> String {
-    let count = 1 + dice.below(pcpus.min(8));
-    let (run, sleep) = match dice.below(10) {
-        0..3 => (1_000, 0),
-        _ => {
-            let sleep = dice.octaves(20, 50_000);
-            (dice.octaves(2, 500).min(sleep / 2), sleep)
-        }
-    };
-    let cpu =
-        if dice.chance(40) { format!("cpu = {}\n", dice.below(pcpus)) } else { String::new() };
-    format!("count = {count}\nrun-us = {run}\nsleep-us = {sleep}\nspread = 0.2\n{cpu}")
-}
-
-/// The mixture of a seed, as a person would write it; with `crowd`, the same VMs and more host
-/// threads.
-pub fn generate(seed: u64, crowd: bool) -> String {
-    let mut dice = Dice(Xoshiro256PlusPlus::seed_from_u64(seed));
-    let (machine, pcpus) = dice.one_of(&[
-        ("xeon-8", 1),
-        ("xeon-8", 2),
-        ("xeon-8", 2),
-        ("xeon-8", 4),
-        ("xeon-8", 4),
-        ("xeon-8", 8),
-        ("cascade-lake-96", 8),
-        ("xeon-16", 16),
-        ("cascade-lake-96", 64),
-    ]);
-    let own = dice.chance(60);
-    let mut out = format!(
-        "machine = \"{machine}\"\npcpus = {pcpus}\nseed = {seed}\nseconds = 1.0\nwarmup = 0.9\n\n\
-         [kvm]\nple-user = {}\n",
-        dice.chance(20)
-    );
-    let mut vcpus = 0;
-    let most = pcpus * (1 + dice.below(4));
-    while vcpus == 0 || (vcpus < most && out.matches("[[vm]]").count() < 6) {
-        let table = vm(&mut dice, pcpus);
-        let n = table.strip_prefix("vcpus = ").and_then(|rest| rest.lines().next());
-        vcpus += n.and_then(|n| n.parse::<u64>().ok()).unwrap_or(1);
-        let _ = writeln!(out, "\n[[vm]]\nown-cgroup = {own}");
-        if own && dice.chance(15) {
-            let _ = writeln!(out, "weight = {}", dice.one_of(&[20, 50, 200, 1000]));
-        }
-        if dice.chance(15) {
-            let _ = writeln!(out, "pin = true");
-        }
-        out += &table;
-    }
-    // A busy thread, bound or not; or one of I/O.
-    if dice.chance(35) {
-        let cpu = dice.chance(60).then(|| format!("cpu = {}\n", dice.below(pcpus)));
-        let sleep = if dice.chance(50) { 0 } else { dice.octaves(50, 5_000) };
-        let run = if sleep == 0 { 1_000 } else { dice.octaves(5, 100) };
-        let _ = writeln!(
-            out,
-            "\n[[thread]]\nrun-us = {run}\nsleep-us = {sleep}\n{}",
-            cpu.unwrap_or_default()
-        );
-    }
-    if crowd {
-        for _ in 0..1 + dice.below(4) {
-            let _ = writeln!(out, "\n[[thread]]\n{}", threads(&mut dice, pcpus));
-        }
-    }
-    out
-}
-
 /// Who wants pCPUs: a VM, or the threads of a table.
 struct Entity {
     weight: f64,
@@ -222,24 +104,38 @@ struct Entity {
 
 impl Entity {
     /// A VM without a cgroup of its own is worth as much as another one, however many vCPUs it has.
-    fn of_vm(vm: &VmSpec, pcpus: usize, alone: f64) -> Entity {
-        Entity {
+    ///
+    /// Errors: it is confined to what is no list of pCPUs.
+    fn of_vm(vm: &VmSpec, pcpus: usize, alone: f64) -> Result<Entity, String> {
+        Ok(Entity {
             weight: f64::from(vm.weight),
             most: vm.vcpus as usize,
-            may_run: (0..pcpus).map(|cpu| !vm.pin || cpu < vm.vcpus as usize).collect(),
+            may_run: may_run(vm.cpus.as_ref(), pcpus, |cpu| !vm.pin || cpu < vm.vcpus as usize)?,
             alone,
-        }
+        })
     }
 
-    fn of_threads(spec: &ThreadSpec, pcpus: usize) -> Entity {
+    /// Errors: as above.
+    fn of_threads(spec: &ThreadSpec, pcpus: usize) -> Result<Entity, String> {
         let here = |cpu| spec.cpu.is_none_or(|only| only as usize == cpu);
-        Entity {
+        Ok(Entity {
             weight: 100.0 * f64::from(spec.count),
             most: spec.count as usize,
-            may_run: (0..pcpus).map(here).collect(),
+            may_run: may_run(spec.cpus.as_ref(), pcpus, here)?,
             alone: f64::from(spec.count) * spec.run_us / (spec.run_us + spec.sleep_us),
-        }
+        })
     }
+}
+
+/// The pCPUs of `cpus`, or else those for which `else_if` says so.
+fn may_run(
+    cpus: Option<&Where>,
+    pcpus: usize,
+    else_if: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, String> {
+    let Some(cpus) = cpus else { return Ok((0..pcpus).map(else_if).collect()) };
+    let set = listed(&cpus.0, pcpus as u32).map_err(|error| format!("{error:#}"))?;
+    Ok((0..pcpus as u32).map(|cpu| set.contains(cpu)).collect())
 }
 
 /// Steps of the naive model below: a share is off by a thousandth of a pCPU, for each of them.
@@ -271,11 +167,13 @@ fn kind(place: usize, vm: &VmSpec) -> String {
     let steps = vm.programs.first().map(|task| task.program.join(", "));
     let what = vm.workload.clone().or(steps).unwrap_or_default();
     let pinned = if vm.pin { "pinned, " } else { "" };
-    format!("VM {place}: {} vCPUs ({pinned}weight {}, {what})", vm.vcpus, vm.weight)
+    let on = vm.cpus.as_ref().map(|cpus| format!("on {}, ", cpus.0)).unwrap_or_default();
+    format!("VM {place}: {} vCPUs ({on}{pinned}weight {}, {what})", vm.vcpus, vm.weight)
 }
 
 fn kind_of_threads(place: usize, spec: &ThreadSpec) -> String {
-    let bound = spec.cpu.map(|cpu| format!(" bound to {cpu}")).unwrap_or_default();
+    let on = spec.cpus.as_ref().map(|cpus| format!(" on {}", cpus.0));
+    let bound = spec.cpu.map(|cpu| format!(" bound to {cpu}")).or(on).unwrap_or_default();
     let ThreadSpec { count, run_us, sleep_us, .. } = spec;
     format!("[[thread]] {place}: {count} of the host{bound} (run {run_us} us, sleep {sleep_us})")
 }
@@ -323,11 +221,11 @@ fn late(vm: &VmOutcome) -> Option<[u64; 2]> {
 /// Errors: one of them broke an invariant.
 pub fn mixture(
     seed: u64,
-    crowd: bool,
+    with: With,
     scheduler: &str,
     simulate: Simulate,
 ) -> Result<Mixture, String> {
-    measure(generate(seed, crowd), scheduler, simulate)
+    measure(generate(seed, with), scheduler, simulate)
 }
 
 /// The same for a mixture's text.
@@ -352,9 +250,11 @@ pub fn measure(text: String, scheduler: &str, simulate: Simulate) -> Result<Mixt
         let own: Vec<&str> = tables[from..=from + spec.programs.len()].to_vec();
         let alone = under("eevdf", true, &format!("{}\n[[{}", tables[0], own.join("\n[[")))?;
         events += alone.events;
-        entities.push(Entity::of_vm(spec, ours.pcpus, alone.vms[0].used));
+        entities.push(Entity::of_vm(spec, ours.pcpus, alone.vms[0].used)?);
     }
-    entities.extend(scenario.threads.iter().map(|spec| Entity::of_threads(spec, ours.pcpus)));
+    for spec in &scenario.threads {
+        entities.push(Entity::of_threads(spec, ours.pcpus)?);
+    }
     let shares = shares(&entities, ours.pcpus);
     let row = |at: usize, kind: String, ours_did: f64, fair_did: [(f64, f64); 2], late| {
         let (alone, share) = (entities[at].alone, shares[at]);
@@ -385,7 +285,7 @@ mod tests {
     #[test]
     fn every_mixture_is_a_scenario() {
         for seed in 0..300 {
-            let text = generate(seed, seed % 2 == 0);
+            let text = generate(seed, With { host_threads: seed % 2 == 0, cpusets: seed % 3 == 0 });
             if let Err(error) = Scenario::parse(&format!("scheduler = \"eevdf\"\n{text}"), &[]) {
                 panic!("{error:#}\n{text}");
             }
