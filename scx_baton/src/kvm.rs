@@ -21,6 +21,14 @@ pub fn is_present() -> bool {
     is_loaded("kvm_amd") || is_loaded("kvm_intel") || (module("kvm").exists() && !is_loaded("kvm"))
 }
 
+/// Is there an interrupt of which `kvm_apicv_accept_irq` alone tells? Only with AMD's AVIC
+/// (`avic_kick_vcpu()`): with Intel's APICv each comes from `__apic_accept_irq()`, which has told
+/// `kvm_apic_accept_irq`.
+fn has_avic() -> bool {
+    let module = |name: &str| Path::new("/sys/module").join(name).exists();
+    module("kvm_amd") || !module("kvm_intel")
+}
+
 /// Which probes: some are attached only while what they tell matters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
@@ -126,6 +134,7 @@ fn attach(object: &Object, which: Of) -> Result<Vec<Link>> {
     let programs = object.progs_mut().filter(|program| program.prog_type() != ProgramType::Syscall);
     let mut programs: Vec<_> =
         programs.filter(|program| of(&program.name().to_string_lossy()) == which).collect();
+    programs.retain(|program| program.name() != "baton_apicv_accept_irq" || has_avic());
     programs.sort_by_key(|program| program.name() != "baton_halted");
     programs
         .into_iter()
