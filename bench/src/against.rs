@@ -26,6 +26,9 @@ pub fn latencies(now: &Value, then: &Value) -> String {
             }
         }
     }
+    if all == 0 {
+        return "no latency was measured in both runs\n".into();
+    }
     format!("{agree} of {all} latencies (rel.) agree within 10 % with the earlier run\n{out}")
 }
 

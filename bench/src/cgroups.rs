@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -25,6 +25,11 @@ impl Cgroups {
         let all =
             fs::read_to_string("/proc/self/cgroup").context("cannot read /proc/self/cgroup")?;
         let path = all.lines().find_map(|line| line.strip_prefix("0::/"));
+        // Where v1 and v2 are mounted below a tmpfs, these files would be ordinary ones.
+        ensure!(
+            Path::new(ROOT).join("cgroup.controllers").exists(),
+            "--weights needs cgroup v2 at {ROOT}"
+        );
         let before = Path::new(ROOT).join(path.context("--weights needs cgroup v2")?);
         let ours = Path::new(ROOT).join(format!("baton-bench-{}", process::id()));
         write(&Path::new(ROOT).join("cgroup.subtree_control"), "+cpu")?;

@@ -130,6 +130,14 @@ impl Test {
     }
 
     /// The same for VMs of different sizes, where the test leaves a choice.
+    /// How many vCPUs it takes at least, where the user says how many.
+    pub fn least_vcpus(&self) -> u32 {
+        match self.vcpus {
+            Vcpus::Exactly(_) => 1,
+            Vcpus::Wanted(least) => least,
+        }
+    }
+
     pub(crate) fn scaled(&self, sizes: &[u32]) -> Vec<Test> {
         let Vcpus::Wanted(least) = self.vcpus else { return vec![self.clone()] };
         let sized = |size: &u32| {

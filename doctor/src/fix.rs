@@ -50,14 +50,14 @@ struct Was {
 /// Errors: it cannot be mended by a write; a file cannot be read or written. Then all is as it was.
 pub fn apply(scene: &Scene, finding: &Finding) -> Result<Vec<String>> {
     let Some(fix) = finding.fix else {
-        bail!("{} cannot be mended by a write to a file: {}", finding.id, finding.mend);
+        bail!("--fix does not mend {}: {}", finding.id, finding.mend);
     };
     if (finding.look)(scene).is_empty() {
         return Ok(vec![]);
     }
     let writes = (fix.writes)(scene);
     if writes.is_empty() {
-        bail!("{} cannot be mended by a write, as this host is: {}", finding.id, finding.mend);
+        bail!("--fix does not mend {} on this host: {}", finding.id, finding.mend);
     }
     let host = &scene.host;
     let mut before = Vec::new();

@@ -48,6 +48,9 @@ const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
 
+/// How the error begins where the file could not be written, and is not whole.
+pub const UNWRITTEN: &str = "cannot write the trace";
+
 /// The UI takes a while to open more.
 const MOST_EVENTS: u64 = 3_000_000;
 
@@ -156,9 +159,9 @@ impl Trace {
     /// Errors: the file could not be written.
     pub fn end(mut self) -> Result<bool> {
         if let Some(error) = self.failure.take() {
-            return Err(error).context("cannot write the trace");
+            return Err(error).context(UNWRITTEN);
         }
-        self.out.flush().context("cannot write the trace")?;
+        self.out.flush().context(UNWRITTEN)?;
         Ok(self.events > MOST_EVENTS)
     }
 }

@@ -352,7 +352,7 @@ impl Workload {
     }
 
     /// Which throughput of the bench it is.
-    fn bench(&self) -> Option<&str> {
+    pub fn bench(&self) -> Option<&str> {
         self.name.strip_prefix(BENCH).filter(|_| self.command.is_empty())
     }
 

@@ -202,7 +202,14 @@ fn enable_seq() -> u64 {
 fn last_words(log: &File) -> String {
     let mut text = vec![0; log.metadata().map_or(0, |file| file.len() as usize)];
     let read = log.read_at(&mut text, 0).unwrap_or(0);
-    last_line(&text[..read])
+    why_it_ended(&text[..read])
+}
+
+/// The line that says what is wrong, behind which others say what to do; else the last one.
+fn why_it_ended(text: &[u8]) -> String {
+    let all = String::from_utf8_lossy(text);
+    let error = all.lines().find_map(|line| line.strip_prefix("error: "));
+    error.map_or_else(|| last_line(text), |error| error.trim_end().to_string())
 }
 
 /// The last line of what a program said.
@@ -214,6 +221,15 @@ pub fn last_line(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As clap says it, which ends with what to try.
+    #[test]
+    fn the_error_is_told_rather_than_the_last_line() {
+        let said = b"error: unexpected argument '--bogus' found\n\nUsage: scx_baton [OPTIONS]\n\n\
+                     For more information, try '--help'.\n";
+        assert_eq!(why_it_ended(said), "unexpected argument '--bogus' found");
+        assert_eq!(why_it_ended(b"loading\nno BTF\n"), "no BTF");
+    }
 
     #[test]
     fn the_kernel_says_why_a_scheduler_left() {

@@ -84,6 +84,11 @@ pub fn main(args: Ab) -> i32 {
         let text = fs::read_to_string(&args.file)?;
         let mut experiment = Experiment::parse(&text)?;
         experiment.pcpus = args.host.pcpus.unwrap_or(experiment.pcpus);
+        for name in experiment.workloads.iter().filter_map(|workload| workload.bench()) {
+            baton_bench::find(&[name.to_string()], true).map_err(|name| {
+                anyhow!("there is no workload bench-{name}; 'baton bench list' shows all")
+            })?;
+        }
         Ok(experiment)
     };
     match read().with_context(|| format!("{}", args.file.display())) {

@@ -20,6 +20,7 @@ use baton_sim::current_callback;
 use baton_sim::keys::Change;
 use baton_sim::outcome::{Outcome, Speed, Watch, simulate_watched};
 use baton_sim::scenario::{Scenario, Text};
+use baton_sim::trace::UNWRITTEN;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -183,7 +184,7 @@ fn simulated(job: &Job, beat: Option<Arc<AtomicU64>>, begin: impl FnOnce()) -> R
     let scenario = Scenario::read(&text, &job.changes)?;
     let open = |path: &PathBuf| -> Result<Box<dyn Write>> {
         let file = OpenOptions::new().append(true).open(path);
-        Ok(Box::new(file.context("cannot write the trace")?))
+        Ok(Box::new(file.context(UNWRITTEN)?))
     };
     let trace = job.trace.as_ref().map(open).transpose()?;
     begin();

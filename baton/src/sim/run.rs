@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `baton sim run`: one scenario.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use baton_output::interrupt::{self, Interrupted};
 use baton_output::{Draft, OutFile, note, open_all, say};
 use baton_sim::outcome::short;
 use baton_sim::scenario::is_source;
+use baton_sim::trace::UNWRITTEN;
 use clap::Args;
 use serde_json::json;
 
@@ -50,7 +51,10 @@ pub fn run(run: &Run) -> Result<()> {
         return Err(Interrupted.into());
     }
     // Of a simulation that failed as well: that is when one wants to see it.
-    trace.map_or(Ok(()), Draft::commit)?;
+    let whole = !matches!(&done, Err(why) if why.to_string().starts_with(UNWRITTEN));
+    trace.filter(|_| whole).map_or(Ok(()), Draft::commit)?;
+    let file = || run.trace.as_deref().unwrap_or(Path::new("")).display();
+    let done = if whole { done } else { done.with_context(|| format!("--trace {}", file())) };
     let Done { outcome, speed, cut } = done?;
     if cut {
         note("the trace ends early, it would be too large: simulate less (--set seconds=0.1)");
