@@ -130,6 +130,22 @@ fn a_trace_that_fails_or_is_interrupted_leaves_no_file() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
+/// A file that may not grow stands for a disk that is full.
+#[test]
+fn a_trace_that_does_not_fit_leaves_the_older_one() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t.pftrace"), "older").unwrap();
+    let words = short("run", &["--trace", "t.pftrace"]);
+    let mut limited = Command::new("sh");
+    limited.current_dir(dir.path()).args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh"]);
+    let output = limited.arg(env!("CARGO_BIN_EXE_baton")).args(&words).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("--trace t.pftrace: cannot write the trace"), "{errors}");
+    assert_eq!(fs::read_to_string(dir.path().join("t.pftrace")).unwrap(), "older");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 fn interrupt(child: &Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
 }
@@ -351,6 +367,8 @@ fn the_bench_refuses_what_it_cannot_write_or_find_before_it_measures() {
     bench(&["--plot", "file"], "cannot write into the directory file: it is no directory");
     bench(&["--json", "a", "--csv", "./a"], "--json and --csv name the same file");
     bench(&["--schedulers", "eevdf,scx_nobody_has"], "there is no scheduler scx_nobody_has");
+    let one = ["bench", "barrier", "--vcpus", "1"];
+    refused(dir.path(), &one, "--vcpus 1: barrier takes 2 at least");
     // Beside itself it looks first.
     let own = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display().to_string();
     bench(&["--schedulers", "scx_nobody_has"], &format!("nor a program in {own}"));

@@ -129,7 +129,6 @@ impl Test {
         Test { on_curve: Some((name.into(), x)), ..self }
     }
 
-    /// The same for VMs of different sizes, where the test leaves a choice.
     /// How many vCPUs it takes at least, where the user says how many.
     pub fn least_vcpus(&self) -> u32 {
         match self.vcpus {
@@ -138,6 +137,7 @@ impl Test {
         }
     }
 
+    /// The same for VMs of different sizes, where the test leaves a choice.
     pub(crate) fn scaled(&self, sizes: &[u32]) -> Vec<Test> {
         let Vcpus::Wanted(least) = self.vcpus else { return vec![self.clone()] };
         let sized = |size: &u32| {
