@@ -131,7 +131,7 @@ fn measure(bench: &Bench) -> Result<bool> {
     let tests = find(&bench.names, bench.exact)
         .map_err(|name| anyhow!("there is no measurement {name}; 'baton bench list' shows all"))?;
     let options = options(bench)?;
-    if let ([vcpus], false) = (&bench.vcpus[..], bench.names.is_empty())
+    if let (Some(vcpus), false) = (bench.vcpus.iter().min(), bench.names.is_empty())
         && let Some(test) = tests.iter().find(|test| test.least_vcpus() > *vcpus)
     {
         bail!("--vcpus {vcpus}: {} takes {} at least", test.name, test.least_vcpus());

@@ -40,13 +40,13 @@ pub struct Demo {
     outputs: Outputs,
     /// Repetitions of everything: a seed each, or interleaved in real time [default: 5; 3 with
     /// --linux-guests]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: Option<u32>,
     /// Length of one run [default: as testbed/experiments/exact.toml has it; 2 with --linux-guests]
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// VMs, with as many vCPUs each as the host has CPUs
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     vms: u32,
     /// bench-NAME of 'baton bench list'; with --linux-guests barrier, barrier-pause, shootdown,
     /// hackbench, pbzip2, dbench, build [default: those of exact.toml; the first five]
@@ -67,8 +67,8 @@ Needs neither root nor KVM, 4 GB of memory, and the network for the first run; c
 this host but a cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton). What the \
 columns mean: docs/testbed.md; an experiment of your own: baton testbed ab --help.
 
-Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was \
-measured until then is printed and saved.";
+Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
+Ctrl-C. What was measured until then is printed and saved.";
 
 /// Returns the exit status.
 pub fn main(mut demo: Demo) -> i32 {

@@ -39,11 +39,13 @@ Where to begin:
 
 Root: 'trial' (which puts scx_baton in charge of the host in its slots), 'bench --schedulers' \
 (which puts others in charge while it measures), 'doctor --fix' and 'doctor --restore' (which \
-write the kernel's parameters); nothing else changes this host beyond its output files and a \
-cache ($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton).
+write the kernel's parameters); nothing else changes this host beyond its output files, a cache \
+($BATON_CACHE, else $XDG_CACHE_HOME/baton, else ~/.cache/baton), and the consoles of emulated \
+hosts that failed ($XDG_STATE_HOME/baton/logs, else ~/.local/state/baton/logs).
 
 Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
-Ctrl-C. 'doctor' and 'testbed' have their own.";
+Ctrl-C, but 0 after that of 'top' and 'exporter', which end so. 'doctor' and 'testbed' have their \
+own.";
 
 #[derive(Subcommand)]
 enum Tool {

@@ -367,8 +367,10 @@ fn the_bench_refuses_what_it_cannot_write_or_find_before_it_measures() {
     bench(&["--plot", "file"], "cannot write into the directory file: it is no directory");
     bench(&["--json", "a", "--csv", "./a"], "--json and --csv name the same file");
     bench(&["--schedulers", "eevdf,scx_nobody_has"], "there is no scheduler scx_nobody_has");
-    let one = ["bench", "barrier", "--vcpus", "1"];
-    refused(dir.path(), &one, "--vcpus 1: barrier takes 2 at least");
+    for few in ["1", "2,1"] {
+        let few = ["bench", "barrier", "--vcpus", few];
+        refused(dir.path(), &few, "--vcpus 1: barrier takes 2 at least");
+    }
     // Beside itself it looks first.
     let own = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap().display().to_string();
     bench(&["--schedulers", "scx_nobody_has"], &format!("nor a program in {own}"));

@@ -56,6 +56,17 @@ impl Interval {
         Some(Interval { ratio: all.ratio, low, high, pairs: all.pairs as u32 })
     }
 
+    /// For people: the ratio, and its bounds, unless they say nothing, as those of two pairs do.
+    pub fn words(&self) -> String {
+        match (self.low, self.high) {
+            (Some(low), Some(high)) if high < 100.0 * self.ratio => {
+                format!("{:.2} ({low:.2} to {high:.2})", self.ratio)
+            }
+            (Some(_), Some(_)) => format!("{:.2} (too few pairs for bounds)", self.ratio),
+            _ => format!("{:.2}", self.ratio),
+        }
+    }
+
     /// Whether 1 is outside of it.
     pub fn tells(&self) -> bool {
         self.low.is_some_and(|low| low > 1.0) || self.high.is_some_and(|high| high < 1.0)

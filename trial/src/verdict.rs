@@ -52,13 +52,8 @@ impl Verdict {
             Measure::Probe { .. } => "with Baton the probe printed {} what it printed without it",
             Measure::Work { .. } => "the synthetic VMs did {} as much work with Baton",
         };
-        let figure = self.ratio.map(|ratio| {
-            let interval = match (ratio.low, ratio.high) {
-                (Some(low), Some(high)) => format!(" ({low:.2} to {high:.2})"),
-                _ => String::new(),
-            };
-            what.replace("{}", &format!("{:.2}{interval} times", ratio.ratio))
-        });
+        let figure =
+            self.ratio.map(|ratio| what.replace("{}", &format!("{} times", ratio.words())));
         let figure = figure.unwrap_or_else(|| "nothing could be compared".into());
         let verdict = match self.claim {
             Claim::Better => format!("Better: {figure}."),
@@ -190,7 +185,7 @@ fn work(plan: &Plan, slot: &Slot) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::tests::bundle;
-    use anyhow::Result;
+    use anyhow::{Context, Result};
 
     /// Numbers that look random, from 0 to 1.
     fn noise(seed: u64) -> impl FnMut() -> f64 {
@@ -321,6 +316,18 @@ mod tests {
         assert_eq!(Interval::of(&[(most, 1.0)]), None);
         let wide = Interval::of(&[(1e308, 1.0), (1.0, 1e308)]).expect("they have a ratio");
         assert!(wide.low.is_none() && wide.high.is_none() && wide.ratio == 1.0, "{wide:?}");
+    }
+
+    #[test]
+    fn bounds_that_say_nothing_are_not_printed() -> Result<()> {
+        let two = Interval::of(&[(1.0, 2.0), (4.0, 1.0)]).context("it has a ratio")?;
+        assert_eq!(two.words(), "1.41 (too few pairs for bounds)");
+        let one = Interval::of(&[(1.0, 2.0)]).context("it has a ratio")?;
+        assert_eq!(one.words(), "0.50");
+        let four = [(1.0, 1.0), (1.0, 1.1), (1.0, 0.9), (1.0, 1.0)];
+        let four = Interval::of(&four).context("it has a ratio")?;
+        assert!(four.words().starts_with("1.00 (0."), "{}", four.words());
+        Ok(())
     }
 
     #[test]

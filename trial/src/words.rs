@@ -100,13 +100,9 @@ pub fn verdict(bundle: &Bundle) -> String {
         );
     }
     if let Some(control) = end.verdict.control {
-        let interval = match (control.low, control.high) {
-            (Some(low), Some(high)) => format!(" ({low:.2} to {high:.2})"),
-            _ => String::new(),
-        };
         text += &format!(
-            "control: the kernel's later slots beside its earlier ones: {:.2}{interval}\n",
-            control.ratio
+            "control: the kernel's later slots beside its earlier ones: {}\n",
+            control.words()
         );
     }
     if let Some(abort) = end.aborted {

@@ -57,8 +57,8 @@ The least experiment, and where all keys and columns are explained: docs/testbed
 Needs neither root nor, without --accel kvm, KVM; the host is emulated, and nothing changes on \
 this one but the cache that 'baton testbed run --help' names.
 
-Exit status: 0; 1 if something failed, after a line that says what; 130 after Ctrl-C. What was \
-measured until then is printed and saved.";
+Exit status: 0; 1 if something failed, after a line that says what; 2 for wrong options; 130 after \
+Ctrl-C. What was measured until then is printed and saved.";
 
 /// Where results go, beside the table on standard output.
 #[derive(Args, Default)]
