@@ -249,7 +249,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		}
 	}
 
-	if (wakes && vm && vm_behind(vm, vnow) && wakes_as_visitor(p, t, vm, enq_flags, now))
+	if (wakes && vm && (is_bound(p) || vm_behind(vm, vnow)) &&
+	    wakes_as_visitor(p, t, vm, enq_flags, now))
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);

@@ -165,10 +165,10 @@ static void leave_to_bound(s32 cpu, u64 now)
 }
 
 /*
- * One of the VM in @slot, which is behind its due, has woken and may run on @cpu alone, where a
- * host task runs, or one of a VM, that is further behind: it may visit that pCPU in its part. Both
- * VMs can be as far behind as they may be, several bound host tasks without a bound, and vnow,
- * which comes on elsewhere, does not tell who is due more.
+ * One of the VM in @slot has woken and may run on @cpu alone, where a host task runs, or one of
+ * another VM, which it may not preempt: may it visit that pCPU in its part? Both VMs can be as far
+ * behind as they may be, several bound host tasks without a bound, and vnow, which comes on
+ * elsewhere, does not tell who is due more.
  */
 static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 {
@@ -179,8 +179,9 @@ static bool wakes_in_part(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 }
 
 /*
- * @p has just woken, and its VM is behind its due: it visits a pCPU, past all queues. What runs
- * there goes on when it sleeps, or at the first tick after its slice.
+ * @p has just woken, and its VM is behind its due, or it may run on one pCPU alone: it visits a
+ * pCPU, past all queues. What runs there goes on when it sleeps, or at the first tick after its
+ * slice.
  */
 verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted,
 				   struct task_ctx *t __arg_nonnull,
@@ -190,7 +191,7 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted,
 	bool part;
 	s32 cpu;
 
-	cpu = find_room(p, t->vm, t->vtime, t->weight, now);
+	cpu = vm_behind(vm, vnow) ? find_room(p, t->vm, t->vtime, t->weight, now) : -1;
 	part = cpu < 0 && is_bound(p) && wakes_in_part(vm, t->vm, scx_bpf_task_cpu(p), now);
 	if (part)
 		cpu = scx_bpf_task_cpu(p);
