@@ -214,13 +214,20 @@ static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
  * What @vtime on @cpu costs @vm, which has @slot, for its vCPU @p. Of those that are bound there a
  * host task and a VM have equal parts by their weights, and VMs have what they do not have alone.
  */
-static u64 price(const struct task_struct *p, const struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
+static u64 price(const struct task_struct *p, struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
 {
+	s32 running = vm->nr_running;
+
 	if (is_bound(p) && host_waiting(cpu, true) > 0)
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;
-	return vm_price(vm, vtime, entities(), nr_online, cpus_for(p));
+	vm->allowed = cpus_for(p);
+	/* Its vCPUs may have different ones. */
+	if (running > (s32)vm->allowed)
+		vm->allowed = running;
+	vm->share = vm_share(vm, entities(), nr_online);
+	return vm_price(vm, vtime);
 }
 
 /* Count what the vCPU that runs on @here has done in PAUSE exits since the last charge. */

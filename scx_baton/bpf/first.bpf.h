@@ -46,8 +46,8 @@ static inline bool can_wait(u32 weight)
 /* Does a host task at @vtime that has the @weight go before @vm? */
 static bool goes_before(u64 vtime, u32 weight, const struct vm_ctx *vm, u64 now)
 {
-	return host_goes_first(vtime, vm->vtime, vm_has_turn(vm, vnow, now) && can_wait(weight),
-			       vnow);
+	return host_goes_first(vtime, vm_reached(vm, vnow),
+			       vm_has_turn(vm, vnow, now) && can_wait(weight), vnow);
 }
 
 /* Does the first host task in @dsq go before @vm on @cpu, if it waits since @since or longer? */
@@ -68,9 +68,13 @@ static bool host_is_due(s32 cpu, const struct vm_ctx *vm, u64 since, u64 now)
 	       (host_waiting(cpu, false) > 0 && first_is_due(llc_dsq(cpu), cpu, vm, since, now));
 }
 
-/* A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime. */
+/*
+ * A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime, if
+ * possible, of those that can have what they are due.
+ */
 struct vms_seen {
 	u64 least;
+	u32 capped; /* that one's VM is due all that it can have, as are the others */
 	u32 nr;
 	u32 llc;
 	/* for which pCPU; @prev_vm is about to leave it */
@@ -87,13 +91,18 @@ struct vms_seen {
 verified_once int look_at_vm(u32 slot, struct vms_seen *seen __arg_nonnull, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
+	bool capped;
 	u64 rank;
 
 	if (!vm ||
 	    (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu))))
 		return 0;
-	if (!seen->nr++ || vtime_before(vm->vtime, seen->least))
+	capped = vm_is_capped(vm, nr_online);
+	if (!seen->nr++ || capped < seen->capped ||
+	    (capped == seen->capped && vtime_before(vm->vtime, seen->least))) {
 		seen->least = vm->vtime;
+		seen->capped = capped;
+	}
 	rank = rank_of(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
 	if (seen->last != NO_VM &&
 	    (rank < seen->last_rank || (rank == seen->last_rank && slot <= seen->last)))

@@ -118,6 +118,8 @@ struct vm_ctx {
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
 	/* the next line */
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
+	u32 share; /* 16ths of a pCPU that it is due; 0: not known */
+	u32 allowed; /* pCPUs on which it may run at once; 0: not known */
 	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	struct tree_child child;
@@ -144,7 +146,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[5]; /* up to a whole number of cache lines */
+	u64 none[4]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

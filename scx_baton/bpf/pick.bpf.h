@@ -194,7 +194,7 @@ static bool host_before(const struct order *o, const struct vm_ctx *vm, const st
 	if (!o->host.found)
 		return false;
 	waits = vm_has_turn(vm, vnow, o->now) && can_wait(first_weight(&o->host, prev));
-	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
+	return host_goes_first(o->host.vtime, vm_reached(vm, vnow), waits, vnow);
 }
 
 /* Start a vCPU that waits in another LLC, if that goes before those that are first here. */
@@ -234,7 +234,7 @@ verified_once int try_next(struct task_struct *prev __arg_trusted __arg_nullable
 	goes_on = t && o->slot == o->prev_vm && !kept_out(t, o->now);
 	starts = (!goes_on || sibling_is_behind(o->slot, t)) &&
 		 dispatch_vcpu(o->slot, cpu, false, o->now);
-	if ((starts || goes_on) && !o->again && o->choice)
+	if ((starts || goes_on) && o->choice)
 		/* A host task that waits for the VM's turn to end can be behind that. */
 		raise_vnow(llc_of(cpu),
 			   o->host.found && vtime_before(host, o->least) ? host : o->least, o->now);

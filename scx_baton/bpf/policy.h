@@ -198,19 +198,36 @@ static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 }
 
 /*
- * What @vtime costs @vm, of @n / 256 entities that want @cpus pCPUs: less, where it wants fewer
- * than its share of them. One with few vCPUs would pay as much for its only pCPU as another for one
- * of many. A share is no more than the @allowed pCPUs where it may run.
+ * What @vm is due, in 16ths of a pCPU, of @n / 256 entities that want @cpus pCPUs: no more than the
+ * pCPUs on which it may run at once.
  */
-static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus, u32 allowed)
+static inline u32 vm_share(const struct vm_ctx *vm, u64 n, u32 cpus)
 {
 	u64 share = 4096ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n > 256 ? n : 256);
+
+	return share < 16ULL * vm->allowed ? share : 16 * vm->allowed;
+}
+
+/*
+ * What @vtime costs @vm: less, where it wants fewer pCPUs than its share. One with few vCPUs would
+ * pay as much for its only pCPU as another for one of many.
+ */
+static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime)
+{
 	s32 nr = vm->nr_running + vm->nr_queued;
 	u64 wants = 16ULL * (nr > 0 ? nr : 1);
 
-	if (share > 16ULL * allowed)
-		share = 16ULL * allowed;
-	return wants < share ? vtime * wants / share : vtime;
+	return wants < vm->share ? vtime * wants / vm->share : vtime;
+}
+
+/*
+ * Is @vm due all the pCPUs on which it may run at once, some of @cpus? Then how far it has come
+ * does not tell what the others have had: one of 16 vCPUs that may run on 2 of 16 pCPUs held vnow
+ * back, and one of weight 20 beside it was never behind its due, with 0.38 of a pCPU instead of 1.
+ */
+static inline bool vm_is_capped(const struct vm_ctx *vm, u32 cpus)
+{
+	return vm->allowed < cpus && vm->share && vm->share == 16 * vm->allowed;
 }
 
 /*
@@ -482,17 +499,31 @@ static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 }
 
 /*
- * How long each vCPU of @vm that wants to run would do so until the VM, which is behind its due, is
- * not, roughly: n of them use n times as much, and what a VM that wants few pCPUs uses costs it n
- * times as much (vm_price()). VMs that cannot use their share, as where they are pinned, all are as
- * far behind as they may be (vm_credit()): the one with more vCPUs would go before the others.
+ * How long each vCPU of @vm that wants to run, and can at once, would do so until the VM, which is
+ * behind its due, is not, roughly: n of them use n times as much, and what a VM uses that wants
+ * less than its share costs it n times as much (vm_price()). VMs that cannot use their share, as
+ * where they are pinned, all are as far behind as they may be (vm_credit()): the one with more
+ * vCPUs would go before the others.
  */
 static inline u64 vcpu_behind(const struct vm_ctx *vm, u64 vnow)
 {
 	s32 wants = vm->nr_running + vm->nr_queued;
-	u64 nr = wants > 1 ? wants : 1;
+	u64 nr = wants > 1 ? wants : 1, times;
 
-	return (vnow - vm->vtime) / (nr * nr);
+	if (vm->allowed && vm->allowed < nr)
+		nr = vm->allowed;
+	times = vm->share && vm->share < 16 * nr ? vm->share : 16 * nr;
+	return 16 * (vnow - vm->vtime) / (nr * times);
+}
+
+/*
+ * How far @vm has come, for a host task to compare with, which runs on one pCPU at a time. A VM
+ * that is due more than it can have is behind by half a turn of each vCPU, a host task by no more
+ * than two: beside one of 16 vCPUs on the same 8 pCPUs a thread had 0.22 of one instead of 0.6.
+ */
+static inline u64 vm_reached(const struct vm_ctx *vm, u64 vnow)
+{
+	return vm_behind(vm, vnow) ? vnow - vcpu_behind(vm, vnow) : vm->vtime;
 }
 
 /*

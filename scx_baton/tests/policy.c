@@ -103,9 +103,14 @@ u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 	return vm_visit(vm, vnow);
 }
 
-u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u64 n, u32 cpus, u32 allowed)
+u32 t_vm_share(const struct vm_ctx *vm, u64 n, u32 cpus)
 {
-	return vm_price(vm, vtime, n, cpus, allowed);
+	return vm_share(vm, n, cpus);
+}
+
+u64 t_vm_price(const struct vm_ctx *vm, u64 vtime)
+{
+	return vm_price(vm, vtime);
 }
 
 u64 t_vcpu_limit(u64 vtime, u64 first)

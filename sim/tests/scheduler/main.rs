@@ -3,6 +3,7 @@
 
 mod bound;
 mod caches;
+mod cpusets;
 mod eevdf;
 mod gangs;
 mod host;

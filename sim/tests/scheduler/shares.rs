@@ -14,34 +14,6 @@ fn threads_that_become_vcpus_while_they_run_are_charged() {
     assert!(two.jain.is_some_and(|jain| jain > 0.99));
 }
 
-/// Thirty VMs that may run on two pCPUs alone go before the one that may use the other two: a pCPU
-/// that has tried eight of them in vain takes any VM that may run there, rather than none.
-#[test]
-fn no_pcpu_is_idle_for_those_that_may_not_run_there() {
-    let out = run(&format!(
-        "{HEAD}pcpus = 4\n[[vm]]\nvcpus = 2\ncpus = \"2-3\"\nworkload = \"compute\"\n\
-         [[vm]]\ncount = 30\nvcpus = 2\ncpus = \"0-1\"\nworkload = \"compute\"\n"
-    ));
-    assert!(out.vms[0].used > 1.9, "{} of 2 pCPUs", out.vms[0].used);
-}
-
-/// VMs and threads confined to a few pCPUs of many share these by weight, whatever the host has
-/// beside them. What a VM wants was compared with its share of the whole host, and cost next to
-/// nothing: the thread had 0.15 of a pCPU instead of one, the smaller VM twice what the other had.
-#[test]
-fn the_pcpus_of_a_cpuset_are_shared_by_weight() {
-    let head = HEAD.replace("xeon-8", "cascade-lake-96") + "pcpus = 64\n";
-    let vm = |vcpus: u32, cpus: &str| {
-        format!("[[vm]]\nvcpus = {vcpus}\ncpus = \"{cpus}\"\nworkload = \"compute\"\n")
-    };
-    let thread = "[[thread]]\ncpus = \"0-1\"\nrun-us = 1000.0\nsleep-us = 0.0\nown-cgroup = true\n";
-    let used = run(&(head.clone() + &vm(2, "0-1") + thread)).vms[0].used;
-    assert!((used - 1.0).abs() < 0.1, "beside a thread: {used} of 2 pCPUs");
-    let out = run(&(head + &vm(4, "0-3") + &vm(8, "0-3")));
-    let used = [out.vms[0].used, out.vms[1].used];
-    assert!((used[0] - 2.0).abs() < 0.1 && (used[1] - 2.0).abs() < 0.1, "{used:?} of 4 pCPUs");
-}
-
 /// cpu.max of one VM; the other gets what is left, and the burst is saved up while it halts.
 #[test]
 fn quotas_are_kept() {

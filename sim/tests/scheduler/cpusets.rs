@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! VMs that may run on a part of the host, beside others.
+
+use super::*;
+
+/// Thirty VMs that may run on two pCPUs alone go before the one that may use the other two: a pCPU
+/// that has tried eight of them in vain takes any VM that may run there, rather than none.
+#[test]
+fn no_pcpu_is_idle_for_those_that_may_not_run_there() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 4\n[[vm]]\nvcpus = 2\ncpus = \"2-3\"\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 30\nvcpus = 2\ncpus = \"0-1\"\nworkload = \"compute\"\n"
+    ));
+    assert!(out.vms[0].used > 1.9, "{} of 2 pCPUs", out.vms[0].used);
+}
+
+/// VMs and threads confined to a few pCPUs of many share these by weight, whatever the host has
+/// beside them. What a VM wants was compared with its share of the whole host, and cost next to
+/// nothing: the thread had 0.15 of a pCPU instead of one, the smaller VM twice what the other had.
+#[test]
+fn the_pcpus_of_a_cpuset_are_shared_by_weight() {
+    let head = HEAD.replace("xeon-8", "cascade-lake-96") + "pcpus = 64\n";
+    let vm = |vcpus: u32, cpus: &str| {
+        format!("[[vm]]\nvcpus = {vcpus}\ncpus = \"{cpus}\"\nworkload = \"compute\"\n")
+    };
+    let thread = "[[thread]]\ncpus = \"0-1\"\nrun-us = 1000.0\nsleep-us = 0.0\nown-cgroup = true\n";
+    let used = run(&(head.clone() + &vm(2, "0-1") + thread)).vms[0].used;
+    assert!((used - 1.0).abs() < 0.1, "beside a thread: {used} of 2 pCPUs");
+    let out = run(&(head + &vm(4, "0-3") + &vm(8, "0-3")));
+    let used = [out.vms[0].used, out.vms[1].used];
+    assert!((used[0] - 2.0).abs() < 0.1 && (used[1] - 2.0).abs() < 0.1, "{used:?} of 4 pCPUs");
+}
+
+/// A VM of 64 vCPUs that may run on a quarter of the host is behind its due, as one of 10 is, and
+/// that one went before it whatever each had: how long a VM stays behind was told by the number of
+/// its vCPUs, also of those that have no pCPU to run on. It had 7.9 pCPUs.
+#[test]
+fn a_vm_in_a_part_of_the_host_has_that_part_if_it_is_due() {
+    let out = run(&format!(
+        "{}pcpus = 64\n[[vm]]\nvcpus = 64\ncpus = \"0-15\"\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 64\nworkload = \"compute\"\n\
+         [[vm]]\nvcpus = 10\ncpus = \"0-31\"\nworkload = \"compute\"\n",
+        HEAD.replace("xeon-8", "cascade-lake-96")
+    ));
+    assert!(out.vms[0].used > 15.0, "of 16 pCPUs\n{}", out.table());
+    assert!((out.vms[1].used / out.vms[2].used - 1.0).abs() < 0.1, "{}", out.table());
+}
+
+/// Nor does it hold back virtual time, by which the others share the rest: the one of a low weight
+/// had half of what it is due, as it was never behind, and the larger two 7.5 and 5.9 pCPUs.
+#[test]
+fn a_vm_in_a_part_of_the_host_does_not_change_the_shares_of_the_others() {
+    let out = run(&format!(
+        "{}pcpus = 16\nwarmup = 0.6\n\
+         [[vm]]\nvcpus = 4\nweight = 20\nown-cgroup = true\n[[vm.task]]\ncount = 4\n\
+         program = [\"sleep 342us ±20%\", \"compute 171us ±20%\", \"done\"]\n\
+         [[vm]]\nvcpus = 16\ncpus = \"0-1\"\nown-cgroup = true\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 16\nown-cgroup = true\nworkload = \"compute\"\n",
+        HEAD.replace("xeon-8", "xeon-16")
+    ));
+    assert!(out.vms[0].used > 0.9 && out.vms[1].used > 1.9, "{}", out.table());
+    assert!((out.vms[2].used / out.vms[3].used - 1.0).abs() < 0.1, "{}", out.table());
+}
+
+/// Host threads on its pCPUs have their part. It is further behind than they may ever be, by half a
+/// turn of each of its vCPUs: they did a seventh of their rounds under EEVDF.
+#[test]
+fn a_vm_in_a_part_of_the_host_leaves_the_threads_there_their_part() {
+    let thread = |place: &str, run: f64, sleep: f64| {
+        format!("[[thread]]\nown-cgroup = true\n{place}\nrun-us = {run:?}\nsleep-us = {sleep:?}\n")
+    };
+    let out = run(&format!(
+        "{}pcpus = 64\n[[vm]]\nvcpus = 16\ncpus = \"0-7\"\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 64\nworkload = \"compute\"\n{}{}{}{}",
+        HEAD.replace("xeon-8", "cascade-lake-96"),
+        thread("cpu = 0", 82.0, 305.0),
+        thread("cpus = \"0-7\"", 82.0, 305.0),
+        thread("cpu = 1", 1000.0, 0.0),
+        thread("cpus = \"0-7\"", 1000.0, 0.0)
+    ));
+    assert!(out.threads[..2].iter().all(|rounds| *rounds > 1500.0), "{:?}", out.threads);
+    assert!(out.threads[2..4].iter().all(|rounds| *rounds > 400.0), "{:?}", out.threads);
+    assert!(out.vms[0].used > 5.0, "{}", out.table());
+}
