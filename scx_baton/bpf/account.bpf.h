@@ -106,6 +106,9 @@ verified_once int observe(struct vm_ctx *vm __arg_nonnull, struct task_ctx *t __
 	costop = __sync_lock_test_and_set(&vm->seen_costop, 0);
 	alone = __sync_lock_test_and_set(&vm->seen_alone, 0);
 	waited = __sync_lock_test_and_set(&vm->seen_waited, 0);
+	/* Two of them wait for it one after the other until then, or may run elsewhere by now. */
+	if (vm->stacked)
+		vm->stacked--;
 	vm->extra = bound_extra(vm, seen + waited, alone);
 	vm->spread = vm_spreads(vm, seen, halting, spins);
 	vm->exits = vm_spins_exit(vm, seen, spins);
@@ -189,11 +192,16 @@ verified_once int charge_host(const struct task_struct *p __arg_trusted,
 	return 0;
 }
 
-/* On how many pCPUs can the VM of @p run? One whose vCPUs are bound, each to its own, on any. */
-static inline s32 cpus_for(const struct task_struct *p)
+/*
+ * On how many pCPUs can @vm, of which @p is a vCPU, run? One whose vCPUs are bound, each to its
+ * own, on any. Where several share one, on that: else the others wait for a whole turn to end.
+ */
+static inline s32 cpus_for(const struct task_struct *p, const struct vm_ctx *vm)
 {
 	s32 online = nr_online, allowed = p->nr_cpus_allowed;
 
+	if (vm->stacked)
+		return 1;
 	/* Else one load from either address, which the verifier refuses. */
 	barrier_var(online);
 	barrier_var(allowed);
@@ -207,7 +215,7 @@ static inline s32 cpus_for(const struct task_struct *p)
  */
 static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
 {
-	return !is_bound(p) && vm->nr_queued > 0 && vm->nr_running < cpus_for(p);
+	return !is_bound(p) && vm->nr_queued > 0 && vm->nr_running < cpus_for(p, vm);
 }
 
 /*
@@ -222,7 +230,7 @@ static u64 price(const struct task_struct *p, struct vm_ctx *vm, u32 slot, s32 c
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;
-	vm->allowed = cpus_for(p);
+	vm->allowed = cpus_for(p, vm);
 	/* Its vCPUs may have different ones. */
 	if (running > (s32)vm->allowed)
 		vm->allowed = running;

@@ -161,7 +161,7 @@ static void runs_until(const struct task_struct *p, const struct vm_ctx *vm, s32
 		       u64 now)
 {
 	cpu_ctx(cpu)->ends_at = 0;
-	if (slice <= CROWDED_MOST_NS && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+	if (slice <= CROWDED_MOST_NS && vm_crowded(vm, vm->nr_queued, cpus_for(p, vm)))
 		ends_in(cpu, now, slice);
 }
 

@@ -150,7 +150,7 @@ verified_once int go_on(struct task_struct *p __arg_trusted, struct vm_ctx *vm _
 		return 0;
 	/* A visitor that goes on is none any more: a tick looks whether it is to leave. */
 	t->boosted = BOOST_NONE;
-	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p)), cpu, now);
+	slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued, cpus_for(p, vm)), cpu, now);
 	runs_until(p, vm, cpu, slice, now);
 	/* Who asked has gone elsewhere. */
 	c->brief = 0;

@@ -43,7 +43,7 @@ static void call_for(struct task_struct *p, struct task_ctx *t, struct vm_ctx *v
 static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
 			 const struct vm_ctx *vm, u64 now)
 {
-	return t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p);
+	return t->wait_for && vm_in_turn(vm, now) && vm->nr_running + 1 < cpus_for(p, vm);
 }
 
 /* A host task is about to wait: not for long, whatever it weighs. The slice that it gets. */

@@ -135,7 +135,8 @@ verified_once int preempt_for(struct task_struct *p __arg_trusted,
 	struct cpu_ctx *c = cpu_ctx(home);
 
 	/* The sibling there had a longer slice, as all had a pCPU. */
-	if (vm && runs_vm(home, t->vm) && !c->ends_at && vm_crowded(vm, vm->nr_queued, cpus_for(p)))
+	if (vm && runs_vm(home, t->vm) && !c->ends_at &&
+	    vm_crowded(vm, vm->nr_queued, cpus_for(p, vm)))
 		ends_in(home, now, crowded_slice(home, now));
 	best = find_room(p, vm ? t->vm : NO_VM, t->vtime, t->weight, now);
 	if (best < 0) {

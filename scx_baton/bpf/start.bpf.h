@@ -117,7 +117,7 @@ verified_once int look_at_vcpu(struct task_struct *p __arg_trusted, s32 cpu,
 	if (w->visits)
 		w->slice = vm_visit(vm, vnow);
 	else
-		w->slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p)),
+		w->slice = vm_slice(vm, vm_crowded(vm, vm->nr_queued - 1 + leaves, cpus_for(p, vm)),
 				    cpu, w->now);
 	return WALK_STARTS;
 }

@@ -209,6 +209,10 @@ static inline void join_bound(const struct task_struct *p, struct task_ctx *t, s
 	struct bound_queue *b = bound_queue(cpu);
 
 	t->queued_cpu = cpu + 1;
+	if (vm->bound_cpu == cpu && vm->bound_pid && vm->bound_pid != p->pid)
+		vm->stacked = 2;
+	vm->bound_cpu = cpu;
+	vm->bound_pid = p->pid;
 	count_add(COUNT_BOUND, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! VMs that may run on a part of the host, beside others.
+//! VMs that may run on a part of the host, or on one pCPU, beside others.
 
 use super::*;
 
@@ -81,4 +81,18 @@ fn a_vm_in_a_part_of_the_host_leaves_the_threads_there_their_part() {
     assert!(out.threads[..2].iter().all(|rounds| *rounds > 1500.0), "{:?}", out.threads);
     assert!(out.threads[2..4].iter().all(|rounds| *rounds > 400.0), "{:?}", out.threads);
     assert!(out.vms[0].used > 5.0, "{}", out.table());
+}
+
+/// The vCPUs of a VM that may all run on one and the same pCPU wait for each other's slices to end:
+/// a turn was as long for them as for those that have a pCPU each, and barriers, whose spins do not
+/// exit, got 98 rounds a second done, under EEVDF 276.
+#[test]
+fn vcpus_of_a_vm_that_share_a_pcpu_take_short_slices() {
+    let out = run(&format!(
+        "{HEAD}pcpus = 4\nwarmup = 0.9\n\
+         [[vm]]\nvcpus = 2\ncpus = \"2-2\"\nown-cgroup = true\nworkload = \"barrier\"\n\
+         [[vm]]\nvcpus = 4\ncpus = \"1-2\"\nown-cgroup = true\n[[vm.task]]\ncount = 4\n\
+         program = [\"compute 10us ±20%\", \"io 309us\", \"done\"]\n"
+    ));
+    assert!(out.vms[0].rate > 500.0, "{}", out.table());
 }
