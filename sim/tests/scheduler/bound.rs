@@ -447,9 +447,9 @@ fn a_pinned_gang_that_does_not_exit_is_not_stopped_by_a_thread() {
     assert!(baton.0 > 0.5 * eevdf.0, "{baton:?} and {eevdf:?}");
 }
 
-/// A pinned gang whose vCPUs halt for a mutex, one of them on the pCPU of a VM that wakes often: its
-/// VM is not behind its due, as it has the other pCPUs alone, and the one that was woken with the
-/// mutex waited, as did all others, until it was. It did 16,932 sections, under EEVDF 26,411.
+/// A pinned gang whose vCPUs halt for a mutex, one of them on the pCPU of a VM that wakes often.
+/// Its VM is not behind its due, as it has the other pCPUs alone, and that vCPU, woken with the
+/// mutex, waited until it was, as did all others: 16,932 sections, under EEVDF 26,411.
 #[test]
 fn a_bound_vcpu_that_wakes_visits_though_its_vm_has_its_due_elsewhere() {
     let out = run(&format!(
