@@ -97,7 +97,7 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound:
 # docs/policy-limits.md. What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 22,27,57,68,81,87,90,91,96
+NEIGHBOURS_KNOWN := 27,48,57,68,81,87,90,91,96
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
@@ -118,12 +118,14 @@ on-exact:
 	@nice -n 19 $(CARGO) test --release --quiet --workspace --test host -- --test-threads=6 \
 		--nocapture
 
-# An hour of each rig, and one of mixed load on an emulated host: no part of 'make test'. Neighbours
-# are not solved: what breaks a bound is told, and is no error.
+# An hour of each rig, two of neighbours, and one of mixed load on an emulated host: no part of
+# 'make test'. Neighbours are not solved: what breaks a bound is told, and is no error.
 SOAK_SECONDS ?= 3600
 soak: build
 	@$(BATON) sim fuzz --seconds $(SOAK_SECONDS)
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seconds $(SOAK_SECONDS) --seeds 1000..1001 || true
+	@cd $(TARGET_DIR) && \
+		release/baton sim neighbours --cpusets --seconds $(SOAK_SECONDS) --seeds 1000..1001 || true
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --quiet -p baton --test qemu \
 		goes_on_under_mixed_load -- --ignored --nocapture
 
