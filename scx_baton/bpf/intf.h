@@ -118,9 +118,9 @@ struct vm_ctx {
 	u64 vcpu_vnow; /* virtual time inside the VM: which of its vCPUs is next */
 	/* the next line */
 	s32 nr_invited; /* pCPUs that are asked to run one of them (gang.bpf.h) */
+	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u32 share; /* 16ths of a pCPU that it is due; 0: not known */
 	u32 allowed; /* pCPUs on which it may run at once; 0: not known */
-	u32 levels; /* how many of @path; it and all from here on is 0 in a new VM */
 	u64 weight_gen; /* for which state of the cgroup tree @weight was computed */
 	struct tree_child child;
 	u64 wanted_before; /* ns for which its vCPUs wanted the CPU until it was counted */
