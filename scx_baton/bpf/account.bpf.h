@@ -106,6 +106,8 @@ verified_once int observe(struct vm_ctx *vm __arg_nonnull, struct task_ctx *t __
 	costop = __sync_lock_test_and_set(&vm->seen_costop, 0);
 	alone = __sync_lock_test_and_set(&vm->seen_alone, 0);
 	waited = __sync_lock_test_and_set(&vm->seen_waited, 0);
+	vm->ran_at_once = vm->most_running;
+	vm->most_running = vm->nr_running;
 	/* Two of them wait for it one after the other until then, or may run elsewhere by now. */
 	if (vm->stacked)
 		vm->stacked--;
@@ -200,7 +202,7 @@ static inline s32 cpus_for(const struct task_struct *p, const struct vm_ctx *vm)
 {
 	s32 online = nr_online, allowed = p->nr_cpus_allowed;
 
-	if (vm->stacked)
+	if (vm->stacked && allowed == 1)
 		return 1;
 	/* Else one load from either address, which the verifier refuses. */
 	barrier_var(online);
@@ -224,18 +226,21 @@ static bool vm_competes(const struct task_struct *p, const struct vm_ctx *vm)
  */
 static u64 price(const struct task_struct *p, struct vm_ctx *vm, u32 slot, s32 cpu, u64 vtime)
 {
-	s32 running = vm->nr_running;
+	u32 allowed, share;
 
 	if (is_bound(p) && host_waiting(cpu, true) > 0)
 		return vtime;
 	if (is_bound(p) && others_bound(cpu, slot))
 		return vtime + vtime * vm->extra / 256;
-	vm->allowed = cpus_for(p, vm);
+	allowed = cpus_for(p, vm);
 	/* Its vCPUs may have different ones. */
-	if (running > (s32)vm->allowed)
-		vm->allowed = running;
-	vm->share = vm_share(vm, entities(), nr_online);
-	return vm_price(vm, vtime);
+	if (vm->ran_at_once > allowed)
+		allowed = vm->ran_at_once;
+	share = vm_share(vm, entities(), nr_online, allowed);
+	/* Of a pinned VM neither tells what it can have where others want something. */
+	vm->allowed = is_bound(p) ? 0 : allowed;
+	vm->share = is_bound(p) ? 0 : share;
+	return vm_price(vm, vtime, share);
 }
 
 /* Count what the vCPU that runs on @here has done in PAUSE exits since the last charge. */

@@ -46,8 +46,8 @@ static inline bool can_wait(u32 weight)
 /* Does a host task at @vtime that has the @weight go before @vm? */
 static bool goes_before(u64 vtime, u32 weight, const struct vm_ctx *vm, u64 now)
 {
-	return host_goes_first(vtime, vm_reached(vm, vnow),
-			       vm_has_turn(vm, vnow, now) && can_wait(weight), vnow);
+	return host_goes_first(vtime, vm->vtime, vm_has_turn(vm, vnow, now) && can_wait(weight),
+			       vnow);
 }
 
 /* Does the first host task in @dsq go before @vm on @cpu, if it waits since @since or longer? */

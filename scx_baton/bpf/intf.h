@@ -137,9 +137,10 @@ struct vm_ctx {
 	u32 guest_polls; /* its guest has switched the host's polling off (cpuidle-haltpoll) */
 	s32 tgid; /* the process whose threads its vCPUs are */
 	u32 extra; /* 256ths; what it pays more where other VMs' vCPUs are bound, too */
+	u32 ran_at_once; /* the most of its vCPUs that did in the time before that decision */
+	s32 most_running; /* and since then */
 	u32 stacked; /* several of its vCPUs may run on one and the same pCPU alone */
-	s32 bound_pid; /* the vCPU that began to wait for one pCPU alone last */
-	s32 bound_cpu; /* and that pCPU */
+	u64 last_bound; /* the pCPU for which one waited alone last, and the pid of that one */
 	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when any runs, or none does */
@@ -149,7 +150,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[2]; /* up to a whole number of cache lines */
+	u64 none[1]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

@@ -194,7 +194,7 @@ static bool host_before(const struct order *o, const struct vm_ctx *vm, const st
 	if (!o->host.found)
 		return false;
 	waits = vm_has_turn(vm, vnow, o->now) && can_wait(first_weight(&o->host, prev));
-	return host_goes_first(o->host.vtime, vm_reached(vm, vnow), waits, vnow);
+	return host_goes_first(o->host.vtime, vm->vtime, waits, vnow);
 }
 
 /* Start a vCPU that waits in another LLC, if that goes before those that are first here. */

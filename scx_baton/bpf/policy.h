@@ -199,25 +199,25 @@ static inline u64 vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 
 /*
  * What @vm is due, in 16ths of a pCPU, of @n / 256 entities that want @cpus pCPUs: no more than the
- * pCPUs on which it may run at once.
+ * @allowed pCPUs on which it may run at once.
  */
-static inline u32 vm_share(const struct vm_ctx *vm, u64 n, u32 cpus)
+static inline u32 vm_share(const struct vm_ctx *vm, u64 n, u32 cpus, u32 allowed)
 {
 	u64 share = 4096ULL * cpus * vm->weight / WEIGHT_AVERAGE / (n > 256 ? n : 256);
 
-	return share < 16ULL * vm->allowed ? share : 16 * vm->allowed;
+	return share < 1 ? 1 : share < 16ULL * allowed ? share : 16 * allowed;
 }
 
 /*
- * What @vtime costs @vm: less, where it wants fewer pCPUs than its share. One with few vCPUs would
+ * What @vtime costs @vm: less, where it wants fewer pCPUs than its @share. One with few vCPUs would
  * pay as much for its only pCPU as another for one of many.
  */
-static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime)
+static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u32 share)
 {
 	s32 nr = vm->nr_running + vm->nr_queued;
 	u64 wants = 16ULL * (nr > 0 ? nr : 1);
 
-	return wants < vm->share ? vtime * wants / vm->share : vtime;
+	return wants < share ? vtime * wants / share : vtime;
 }
 
 /*
@@ -510,20 +510,8 @@ static inline u64 vcpu_behind(const struct vm_ctx *vm, u64 vnow)
 	s32 wants = vm->nr_running + vm->nr_queued;
 	u64 nr = wants > 1 ? wants : 1, times;
 
-	if (vm->allowed && vm->allowed < nr)
-		nr = vm->allowed;
 	times = vm->share && vm->share < 16 * nr ? vm->share : 16 * nr;
 	return 16 * (vnow - vm->vtime) / (nr * times);
-}
-
-/*
- * How far @vm has come, for a host task to compare with, which runs on one pCPU at a time. A VM
- * that is due more than it can have is behind by half a turn of each vCPU, a host task by no more
- * than two: beside one of 16 vCPUs on the same 8 pCPUs a thread had 0.22 of one instead of 0.6.
- */
-static inline u64 vm_reached(const struct vm_ctx *vm, u64 vnow)
-{
-	return vm_behind(vm, vnow) ? vnow - vcpu_behind(vm, vnow) : vm->vtime;
 }
 
 /*

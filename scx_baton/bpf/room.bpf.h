@@ -192,7 +192,10 @@ verified_once int wakes_as_visitor(struct task_struct *p __arg_trusted,
 	bool part;
 	s32 cpu;
 
-	cpu = vm_behind(vm, vnow) ? find_room(p, t->vm, t->vtime, t->weight, now) : -1;
+	cpu = find_room(p, t->vm, t->vtime, t->weight, now);
+	/* It takes that pCPU for a slice, from the queue. */
+	if (cpu >= 0 && !vm_behind(vm, vnow))
+		return false;
 	part = cpu < 0 && is_bound(p) && wakes_in_part(vm, t->vm, scx_bpf_task_cpu(p), now);
 	if (part)
 		cpu = scx_bpf_task_cpu(p);

@@ -17,6 +17,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	struct cpu_runs_vcpu *here = runs_on(cpu);
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct vm_ctx *vm = vm_of(t);
+	s32 running;
 
 	c->runs_bound = is_bound(p);
 	if (!vm) {
@@ -55,7 +56,10 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	/* First: who looks in between sees no time in which nobody ran. */
 	if (vm->nr_running <= 0)
 		vm->busy_since = t->run_at;
-	if (__sync_fetch_and_add(&vm->nr_running, 1) > 0 && !vm->turn_ganged) {
+	running = __sync_fetch_and_add(&vm->nr_running, 1) + 1;
+	if (running > vm->most_running)
+		vm->most_running = running;
+	if (running > 1 && !vm->turn_ganged) {
 		vm->turn_ganged = 1;
 		stat_add(STAT_GANGS, 1);
 	}

@@ -207,12 +207,12 @@ static inline void join_bound(const struct task_struct *p, struct task_ctx *t, s
 			      s32 cpu)
 {
 	struct bound_queue *b = bound_queue(cpu);
+	u64 last = vm->last_bound;
 
 	t->queued_cpu = cpu + 1;
-	if (vm->bound_cpu == cpu && vm->bound_pid && vm->bound_pid != p->pid)
+	if (last && last >> 32 == (u32)cpu && (u32)last != (u32)p->pid && halts_followed())
 		vm->stacked = 2;
-	vm->bound_cpu = cpu;
-	vm->bound_pid = p->pid;
+	vm->last_bound = (u64)(u32)cpu << 32 | (u32)p->pid;
 	count_add(COUNT_BOUND, 1);
 	__sync_fetch_and_add(&vm->nr_bound, 1);
 	if (__sync_fetch_and_add(&b->nr, 1) <= 0) {

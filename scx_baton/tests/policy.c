@@ -103,14 +103,14 @@ u64 t_vm_visit(const struct vm_ctx *vm, u64 vnow)
 	return vm_visit(vm, vnow);
 }
 
-u32 t_vm_share(const struct vm_ctx *vm, u64 n, u32 cpus)
+u32 t_vm_share(const struct vm_ctx *vm, u64 n, u32 cpus, u32 allowed)
 {
-	return vm_share(vm, n, cpus);
+	return vm_share(vm, n, cpus, allowed);
 }
 
-u64 t_vm_price(const struct vm_ctx *vm, u64 vtime)
+u64 t_vm_price(const struct vm_ctx *vm, u64 vtime, u32 share)
 {
-	return vm_price(vm, vtime);
+	return vm_price(vm, vtime, share);
 }
 
 u64 t_vcpu_limit(u64 vtime, u64 first)

@@ -39,8 +39,8 @@ unsafe extern "C" {
     fn t_vm_words(end: u32) -> u32;
     fn t_vm_visit(vm: *const vm_ctx, vnow: u64) -> u64;
     fn t_vm_may_visit(vm: *const vm_ctx, vnow: u64) -> bool;
-    fn t_vm_share(vm: *const vm_ctx, n: u64, cpus: u32) -> u32;
-    fn t_vm_price(vm: *const vm_ctx, vtime: u64) -> u64;
+    fn t_vm_share(vm: *const vm_ctx, n: u64, cpus: u32, allowed: u32) -> u32;
+    fn t_vm_price(vm: *const vm_ctx, vtime: u64, share: u32) -> u64;
     fn t_vcpu_limit(vtime: u64, first: u64) -> u64;
     fn t_bound_extra(vm: *const vm_ctx, wanted: u64, alone: u64) -> u32;
     fn t_donated_slice(left: u64, now: u64, until: u64) -> u64;
@@ -94,10 +94,9 @@ fn vm() -> vm_ctx {
 /// A VM somewhere around `base`, spread, in or out of its turn, whose share is known or not.
 fn any_vm(base: u64) -> impl Strategy<Value = vm_ctx> {
     let state = (0u64..200 * MS, 0u64..40 * MS, 0i32..3, any::<bool>(), 0i32..10);
-    let known = (0u32..200, 0u32..12);
-    (state, known).prop_map(move |((vtime, started, running, spread, queued), known)| {
+    (state, 0u32..200).prop_map(move |((vtime, started, running, spread, queued), share)| {
         let mut vm = vm();
-        (vm.share, vm.allowed) = known;
+        vm.share = share;
         vm.nr_queued = queued;
         vm.spread = spread.into();
         vm.vtime = base.wrapping_add(vtime);
@@ -125,16 +124,16 @@ fn turn_of(vm: &vm_ctx) -> u64 {
     turn() * vm.nr_vcpus as u64
 }
 
-/// The order in words: those behind their due by how long each vCPU that wants to run, and can,
-/// would do so until they are not, then the oldest turn, then by where the VM stands once what runs
+/// The order in words: those behind their due by how long each vCPU that wants to run would do so
+/// until they are not, and pay, then the oldest turn, then by where the VM stands once what runs
 /// has used its slices, if it is spread.
 fn naive_rank(vm: &vm_ctx, vnow: u64, now: u64) -> (u32, i64) {
     let ahead = vm.vtime.wrapping_sub(vnow) as i64;
     let in_turn = unsafe { t_vm_in_turn(vm, now) };
     if ahead < 0 {
-        let known = |value: u32| if value > 0 { i64::from(value) } else { i64::MAX };
-        let nr = i64::from((vm.nr_running + vm.nr_queued).max(1)).min(known(vm.allowed));
-        (0, 16 * ahead / (nr * known(vm.share).min(16 * nr)))
+        let nr = i64::from((vm.nr_running + vm.nr_queued).max(1));
+        let share = if vm.share > 0 { i64::from(vm.share) } else { i64::MAX };
+        (0, 16 * ahead / (nr * share.min(16 * nr)))
     } else if in_turn && ahead <= turn_of(vm) as i64 {
         (1, vm.turn_start.wrapping_sub(now) as i64)
     } else if vm.spread == 1 {

@@ -54,9 +54,8 @@ proptest! {
     ) {
         let mut vm = vm();
         (vm.nr_running, vm.nr_queued, vm.weight) = (wants / 2, wants - wants / 2, weight);
-        vm.allowed = allowed;
-        vm.share = unsafe { t_vm_share(&vm, 256 * n, cpus) };
-        let price = unsafe { t_vm_price(&vm, vtime) } as f64;
+        let share = unsafe { t_vm_share(&vm, 256 * n, cpus, allowed) };
+        let price = unsafe { t_vm_price(&vm, vtime, share) } as f64;
         // The share is rounded down to sixteenths of a pCPU.
         let share = f64::from(cpus) * f64::from(weight) / f64::from(ONE) / n.max(1) as f64;
         let share = ((16.0 * share + 1e-9).floor() / 16.0).max(1e-9).min(f64::from(allowed));
