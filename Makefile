@@ -97,7 +97,7 @@ fuzz: $(BUILT)
 
 # Random mixtures under EEVDF and scx_baton; those that are known to break a bound:
 # docs/policy-limits.md. What breaks one is written to $(TARGET_DIR).
-NEIGHBOURS_KNOWN := 27,48,57,68,81,87,90,91,96
+NEIGHBOURS_KNOWN := 22,27,48,55,57,68,81,87,90,91,96
 neighbours: $(BUILT)
 	@echo "what VMs and host threads lose to their neighbours, in the simulator (two minutes)"
 	@cd $(TARGET_DIR) && release/baton sim neighbours --seeds 0..100 --known $(NEIGHBOURS_KNOWN)
