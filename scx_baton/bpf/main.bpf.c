@@ -7,7 +7,8 @@
  * 2. CPU time is charged to a VM or a host task while another one wants it (account, wanted; by
  *    weight: tree).
  * 3. A task that becomes runnable takes an idle pCPU (idle). Else, if its VM is behind its due, it
- *    takes one that it may preempt, as a visitor (room). Else it joins its VM's queue (place).
+ *    takes one that it may preempt, as a visitor; one that is bound, in its part (room). Else it
+ *    joins its VM's queue (place).
  * 4. A pCPU that looks for work runs the task to which it was given (given), else one that may run
  *    nowhere else (bound), else the host task or the VM's vCPU that is first in order (pick, host,
  *    first, start).

@@ -9,8 +9,9 @@
  * its weight, on one common axis; who is furthest behind goes first. A VM is one
  * entity however many vCPUs it has.
  *
- * Due: vnow is the least vtime of those that wait. A VM below it has used less than its share of
- * late, as one does that sleeps; one that waits for its turn is not below it.
+ * Due: vnow is the least vtime of those that wait, and can have what they are due. A VM below it
+ * has used less than its share of late, as one does that sleeps; one that waits for its turn is not
+ * below it.
  *
  * Turn: when a VM starts to run, all its vCPUs share one window of TURN_NS. Those that
  * are dispatched inside it end with it, so that siblings which started apart stop
@@ -19,8 +20,8 @@
  * is Ousterhout's co-scheduling with the fragments filled (1982), relaxed as in vSphere.
  *
  * The order, for whoever wakes, ends a slice or finds a pCPU: VMs that are behind their due, the
- * one that is furthest behind first; then VMs in their turn, the oldest turn first; then by vtime.
- * See vm_rank().
+ * one that would be so for longest first; then VMs in their turn, the oldest turn first; then by
+ * vtime. See vm_rank().
  *
  * Spread: turns are for vCPUs that wait for each other running, whether they spin in user
  * mode or for a lock of their kernel. Where they wait by halting, the pCPU goes to somebody
@@ -499,8 +500,8 @@ static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 }
 
 /*
- * How long each vCPU of @vm that wants to run, and can at once, would do so until the VM, which is
- * behind its due, is not, roughly: n of them use n times as much, and what a VM uses that wants
+ * How long each vCPU of @vm that wants to run would do so until the VM, which is behind its due, is
+ * not, roughly, and times its share: n of them use n times as much, and what a VM uses that wants
  * less than its share costs it n times as much (vm_price()). VMs that cannot use their share, as
  * where they are pinned, all are as far behind as they may be (vm_credit()): the one with more
  * vCPUs would go before the others.
