@@ -50,8 +50,8 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 			     struct task_ctx *t __arg_nonnull)
 {
-	u64 all = entities() >> 8, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
+	u64 all = entities() >> 8, now = scx_bpf_now(), lead, at = vnow_for(p, cpu, now);
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 
 	/* Thousands that start at once are counted there as they come to run. */
@@ -60,12 +60,12 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 	lead = host_lead(all, cpus);
 	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
 	if (is_bound(p)) {
-		at = competing_vnow(cpu);
+		at = competing_vnow(p, cpu, now);
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
-	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, vnow)) {
+	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, at)) {
 		/* It waited for one pCPU alone, may run elsewhere now: owed nothing for that. */
-		t->vtime = vnow;
+		t->vtime = at;
 	}
 	if (vtime_before(at + lead, t->vtime))
 		t->vtime = at + lead;
@@ -200,7 +200,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (t->parked_at)
 		unparked(t, vm, now);
 	if (wakes)
-		wake(t, vm, is_bound(p) ? competing_vnow(cpu) : vnow, now);
+		wake(t, vm,
+		     is_bound(p) && !vm ? competing_vnow(p, cpu, now) : vnow_for(p, cpu, now), now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);
@@ -254,6 +255,8 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
+	if (!vm && !wakes)
+		contend(p, cpu, now);
 	if (vm && peek_vtime(vm_dsq(t->vm), &first))
 		t->vtime = vcpu_limit(t->vtime, first);
 	if (vm && !wakes)

@@ -9,7 +9,7 @@
 #ifndef BATON_WANTED_BPF_H
 #define BATON_WANTED_BPF_H
 
-#include "state.bpf.h"
+#include "polling.bpf.h"
 
 const volatile u16 cpu_llc[MAX_CPUS];
 const volatile u32 nr_llcs = 1;
