@@ -49,7 +49,8 @@ verified_once s32 find_bound(u32 slot, s32 cpu)
 
 /*
  * For how long @t, which waits for @cpu alone, runs there now; 0: it does not. It has waited for
- * long while its siblings ran, or a host task did that has the @weight (0: none did), or at all.
+ * long while its siblings ran, or slept, or a host task ran that has the @weight (0: none did), or
+ * at all.
  */
 static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 {
@@ -70,6 +71,11 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 			       ? bound_slice(vm, now - since, weight, host_waiting(cpu, true))
 			       : 0;
 	}
+	/* Not all of it at once: a host task that wakes meanwhile would wait for that. */
+	if (running && vm_stands_still(vm))
+		return bound_slice(vm, elapsed(t->queued_at, now), running->weight, 0)
+			       ? HOST_SLICE_NS
+			       : 0;
 	return vm->nr_running <= 0 ? 0
 				   : torn_slice(vm, elapsed(t->queued_busy, vm_busy(vm, now)),
 						running ? running->weight : WEIGHT_AVERAGE,

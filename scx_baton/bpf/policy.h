@@ -711,6 +711,15 @@ static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, 
 }
 
 /*
+ * Does none of @vm run, as one waits for a pCPU, and the others may well sleep for that one? Or all
+ * wait for the same pCPU. One of a gang that waits for its turn is not to run before the others.
+ */
+static inline bool vm_stands_still(const struct vm_ctx *vm)
+{
+	return vm->nr_vcpus > 1 && vm->nr_running <= 0 && (vm->nr_queued == 1 || vm->stacked);
+}
+
+/*
  * One that siblings spin for has its part when they do, in visits of BOOST_IPI_NS. For how long it
  * waits for each, where one of @running tasks runs that have the weight @against together, and
  * @others host tasks more are bound there; @bound vCPUs that wait for that pCPU alone have a part
