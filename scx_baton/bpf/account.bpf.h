@@ -267,7 +267,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, struct vm_ctx *vm __arg_nonnull,
 			      s32 cpu, u64 ran)
 {
-	u64 add, vtime, clamped;
+	u64 add, at, vtime, clamped;
 	bool charged;
 
 	t->vtime += weighted(ran, t->weight);
@@ -286,7 +286,8 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 	add = price(p, vm, t->run_vm, cpu, weighted(ran, vm->weight));
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
 	note_part(vm, t->run_vm, cpu, t->run_at);
-	clamped = vtime_clamp(vtime, vnow, vm_contends(vm, t->run_at) ? NO_BOUND : vm_credit(vm),
+	at = part_vnow(vm, cpu, t->run_at);
+	clamped = vtime_clamp(vtime, at, vm_contends(vm, t->run_at) ? NO_BOUND : vm_credit(vm),
 			      vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
@@ -391,7 +392,8 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 
 /*
  * A sleeper comes back: what it may keep of the time that it did not use is limited. @at: how far
- * those have come that it competes with, if it is a host task.
+ * those have come that it competes with, if it is a host task, or of a VM in a part of the host:
+ * that one would wait, each time that it slept for long, until the others have come as far as vnow.
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
@@ -404,7 +406,9 @@ static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
 	if (vm->nr_running <= 0 && vm->nr_queued <= 0) {
-		vm->vtime = slept_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight), slept,
+		if (!vm_is_confined(vm, nr_online))
+			at = vnow;
+		vm->vtime = slept_vtime(vm->vtime, at, weighted(VM_CREDIT_NS, vm->weight), slept,
 					vm->nr_vcpus, vm->weight);
 		/* Once: those that wake until the first one runs have slept no longer. */
 		vm->busy_since = now;

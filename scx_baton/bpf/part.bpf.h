@@ -17,6 +17,7 @@
 /* A VM that may run on a part of the host, and has run on this pCPU; the one furthest behind. */
 static struct part {
 	u64 seen_at; /* ns; when it wanted this pCPU last */
+	u64 gen; /* its slot may be another one's by now */
 	u32 vm;
 } __attribute__((aligned(64))) parts[MAX_CPUS];
 
@@ -34,8 +35,12 @@ static inline struct part *part_of(s32 cpu)
 static struct vm_ctx *part_vm(s32 cpu, u64 now)
 {
 	const struct part *part = part_of(cpu);
+	struct vm_ctx *vm = vm_slot(part->vm);
 
-	return vtime_before(now, part->seen_at + 2 * TURN_NS) ? vm_slot(part->vm) : NULL;
+	return vm && vm->gen == part->gen && vm_is_confined(vm, nr_online) &&
+			       vtime_before(now, part->seen_at + 2 * TURN_NS)
+		       ? vm
+		       : NULL;
 }
 
 /*
@@ -65,6 +70,16 @@ static u64 vnow_for_vm(const struct vm_ctx *vm, s32 cpu, u64 now)
 	return vtime_before(bound, vnow) ? bound : vnow;
 }
 
+/* How far those have come that @vm competes with in its part, beside itself. */
+static u64 part_vnow(const struct vm_ctx *vm, s32 cpu, u64 now)
+{
+	const struct vm_ctx *first = vm_is_confined(vm, nr_online) ? part_vm(cpu, now) : NULL;
+
+	return first && first != vm && first->allowed == vm->allowed && vm_behind(first, vnow)
+		       ? first->vtime
+		       : vnow;
+}
+
 /* The host task @p, which has run on @cpu, wants to go on. */
 static void contend(const struct task_struct *p, s32 cpu, u64 now)
 {
@@ -80,7 +95,8 @@ static void note_part(struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 	struct vm_ctx *first;
 	struct part *part;
 
-	if (!vm_is_confined(vm, nr_online))
+	if (!vm_is_confined(vm, nr_online) ||
+	    (vm->nr_queued <= 0 && vm->nr_running < (s32)vm->allowed))
 		return;
 	part = part_of(cpu);
 	first = part_vm(cpu, now);
@@ -90,17 +106,34 @@ static void note_part(struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 	if (first && vtime_before(first->vtime, vm->vtime))
 		return;
 	part->vm = slot;
+	part->gen = vm->gen;
 	part->seen_at = now;
 }
 
-/* Somebody is picked for @cpu: does that VM still wait? */
-static inline void look_at_part(s32 cpu, u64 now)
+/*
+ * Somebody is picked for @cpu: does that VM still wait? Or does the one in @slot, which goes first,
+ * and has not run here yet?
+ */
+verified_once int look_at_part(s32 cpu, u32 slot, u64 now)
 {
 	struct part *part = part_of(cpu);
 	const struct vm_ctx *vm = vm_slot(part->vm);
+	struct task_struct *p;
 
-	if (vm && vm->nr_queued > 0)
+	if (vm && vm->nr_queued > 0 && vm->gen == part->gen) {
 		part->seen_at = now;
+		return 0;
+	}
+	vm = vm_slot(slot);
+	if (!vm || vm->nr_queued <= 0 || !vm_is_confined(vm, nr_online))
+		return 0;
+	p = __COMPAT_scx_bpf_dsq_peek(vm_dsq(slot));
+	if (!p || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return 0;
+	part->vm = slot;
+	part->gen = vm->gen;
+	part->seen_at = now;
+	return 0;
 }
 
 #endif /* BATON_PART_BPF_H */

@@ -268,7 +268,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	if (nr_llcs > 1 && waiting && dispatch_far(&o, t, cpu))
 		return true;
 	o.least = o.vms.least;
-	look_at_part(cpu, now);
+	look_at_part(cpu, o.slot, now);
 	/* Who sleeps now may have been here a moment ago. */
 	o.choice = o.host.seen + o.vms.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
 

@@ -58,12 +58,12 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 	if (waiting > 0 && all < waiting)
 		all = waiting;
 	lead = host_lead(all, cpus);
-	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
-	if (is_bound(p)) {
+	if (is_bound(p))
 		at = competing_vnow(p, cpu, now);
-		if (host_lag(t->weight) < lead)
-			lead = host_lag(t->weight);
-	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, at)) {
+	/* It is new there, or was elsewhere: the others can be far behind vnow. */
+	if ((is_bound(p) || at != vnow) && host_lag(t->weight) < lead)
+		lead = host_lag(t->weight);
+	if (!is_bound(p) && t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, at)) {
 		/* It waited for one pCPU alone, may run elsewhere now: owed nothing for that. */
 		t->vtime = at;
 	}

@@ -81,7 +81,7 @@ fn vms_of_different_sizes_share_a_part_of_the_host() {
 
 /// Host threads in the part of a VM that is due all of it have their due: the VM fell as far behind
 /// as it may be, which is further than a thread may be, and went first. The one that sleeps did 266
-/// of 2,190 rounds a second, the one that computes had 0.27 of a pCPU, under EEVDF 0.58.
+/// of 2,190 rounds a second, the one that computes 267, under EEVDF 577.
 #[test]
 fn host_threads_have_their_share_in_the_part_of_a_vm() {
     let head = HEAD.replace("xeon-8", "cascade-lake-96") + "pcpus = 64\nwarmup = 0.9\n";
@@ -110,6 +110,27 @@ fn a_vm_has_its_share_beside_host_threads_of_low_weight_in_its_part() {
         HEAD.replace("xeon-8", "xeon-16")
     ));
     assert!((out.vms[0].used - 2.2).abs() < 0.3, "{}", out.table());
+}
+
+/// A VM that sleeps wakes at once beside those in its part that have come less far than others: its
+/// virtual time was theirs of elsewhere, and it waited for 200 ms each time. Nor do they hold back
+/// the virtual time of the VMs that may run anywhere, which had 7.8 and 4.2 pCPUs.
+#[test]
+fn a_vm_that_sleeps_does_not_wait_in_a_part_that_is_due_more_than_it_has() {
+    let out = run(&format!(
+        "{}pcpus = 16\nwarmup = 3.0\n\
+         [[vm]]\nvcpus = 1\ncpus = \"0-3\"\nown-cgroup = true\n[[vm.task]]\n\
+         program = [\"sleep 50ms ±20%\", \"compute 100us ±20%\", \"done\"]\n\
+         [[vm]]\nvcpus = 16\ncpus = \"0-3\"\nown-cgroup = true\nworkload = \"compute\"\n\
+         [[vm]]\ncount = 2\nvcpus = 16\nown-cgroup = true\nworkload = \"compute\"\n\
+         [[thread]]\ncount = 4\ncpus = \"0-3\"\nown-cgroup = true\n\
+         run-us = 1000.0\nsleep-us = 0.0\n",
+        HEAD.replace("xeon-8", "xeon-16")
+    ));
+    let late = out.vms[0].lateness.as_ref().expect("it sleeps").p99;
+    assert!(late < 1_000_000, "{late} ns\n{}", out.table());
+    assert!((out.vms[1].used - 0.8).abs() < 0.1, "{}", out.table());
+    assert!((out.vms[2].used / out.vms[3].used - 1.0).abs() < 0.1, "{}", out.table());
 }
 
 /// The vCPUs of a VM that may all run on one and the same pCPU wait for each other's slices to end:
