@@ -5,8 +5,8 @@
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
-#include "part.bpf.h"
 #include "polling.bpf.h"
+#include "tree.bpf.h"
 #include "waits.bpf.h"
 #include "wanted.bpf.h"
 
@@ -161,40 +161,36 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
 }
 
 /*
- * How far the host tasks have come that wait for @cpu alone: as far as @at, what they compete with
- * else, at most. More of them than one pCPU can serve fall behind vnow, without a bound, as it
- * comes on elsewhere; among themselves they have their shares. @first: if the only one is on its
- * way from the queue.
+ * How far the host tasks have come that wait for @cpu alone: as far as vnow at most. More of them
+ * than one pCPU can serve fall behind vnow, without a bound, as it comes on elsewhere; among
+ * themselves they have their shares. @first: if the only one is on its way from the queue.
  */
-static u64 bound_vnow(s32 cpu, u64 first, u64 at)
+static u64 bound_vnow(s32 cpu, u64 first)
 {
 	if (host_waiting(cpu, true) <= 0)
-		return at;
+		return vnow;
 	peek_vtime(cpu, &first);
-	return vtime_before(first, at) ? first : at;
+	return vtime_before(first, vnow) ? first : vnow;
 }
 
 /* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
 verified_once int charge_host(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, s32 cpu, u64 ran)
 {
-	u64 at;
-
 	t->wants += ran;
 	/* Its vtime is the VM's now. */
 	if (vm_of(t))
 		return 0;
-	at = vnow_for(p, cpu, t->run_at);
 	if (is_bound(p) && host_waiting(cpu, true) > 0)
 		t->vtime = host_charge(t->vtime, weighted(ran, t->weight),
-				       bound_vnow(cpu, t->vtime, at), 0, host_lag(t->weight));
+				       bound_vnow(cpu, t->vtime), 0, host_lag(t->weight));
 	else if (is_wanted(cpu, NO_VM, is_bound(p)))
-		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), at,
-				       is_bound(p) ? at - t->seen_vnow : 0, host_lag(t->weight));
-	else if (vtime_before(t->vtime, at))
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
+				       is_bound(p) ? vnow - t->seen_vnow : 0, host_lag(t->weight));
+	else if (vtime_before(t->vtime, vnow))
 		/* Who runs, and takes nothing from anybody, is owed nothing, either. */
-		t->vtime = at;
-	t->seen_vnow = at;
+		t->vtime = vnow;
+	t->seen_vnow = vnow;
 	return 0;
 }
 
@@ -267,7 +263,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, struct vm_ctx *vm __arg_nonnull,
 			      s32 cpu, u64 ran)
 {
-	u64 add, at, vtime, clamped;
+	u64 add, vtime, clamped;
 	bool charged;
 
 	t->vtime += weighted(ran, t->weight);
@@ -285,10 +281,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 		return 0;
 	add = price(p, vm, t->run_vm, cpu, weighted(ran, vm->weight));
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
-	note_part(vm, t->run_vm, cpu, t->run_at);
-	at = part_vnow(vm, cpu, t->run_at);
-	clamped = vtime_clamp(vtime, at, vm_contends(vm, t->run_at) ? NO_BOUND : vm_credit(vm),
-			      vm_lead(vm));
+	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
 	if (clamped != vtime)
 		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
@@ -392,8 +385,7 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 
 /*
  * A sleeper comes back: what it may keep of the time that it did not use is limited. @at: how far
- * those have come that it competes with, if it is a host task, or of a VM in a part of the host:
- * that one would wait, each time that it slept for long, until the others have come as far as vnow.
+ * those have come that it competes with, if it is a host task.
  */
 static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 {
@@ -406,9 +398,7 @@ static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
 	if (vm->nr_running <= 0 && vm->nr_queued <= 0) {
-		if (!vm_is_confined(vm, nr_online))
-			at = vnow;
-		vm->vtime = slept_vtime(vm->vtime, at, weighted(VM_CREDIT_NS, vm->weight), slept,
+		vm->vtime = slept_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight), slept,
 					vm->nr_vcpus, vm->weight);
 		/* Once: those that wake until the first one runs have slept no longer. */
 		vm->busy_since = now;

@@ -72,7 +72,7 @@ static u64 part_of_bound(const struct task_ctx *t, s32 cpu, u32 weight, u64 now)
 			       : 0;
 	}
 	/* Not all of it at once: a host task that wakes meanwhile would wait for that. */
-	if (running && vm_stands_still(vm))
+	if (running && vm_stands_still(vm, bound_queue(cpu)->nr))
 		return bound_slice(vm, elapsed(t->queued_at, now), running->weight, 0)
 			       ? HOST_SLICE_NS
 			       : 0;

@@ -79,10 +79,10 @@ static inline bool runs_vm(s32 cpu, u32 slot)
  * How far those have come that a host task bound to @cpu competes with: one that runs there can be
  * behind vnow by more than a sleeper may keep, which would always come after it.
  */
-static u64 competing_vnow(const struct task_struct *p, s32 cpu, u64 now)
+static u64 competing_vnow(s32 cpu)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 running = c->host_vtime, at = vnow_for(p, cpu, now), waiting = bound_vnow(cpu, at, at);
+	u64 running = c->host_vtime, waiting = bound_vnow(cpu, vnow);
 
 	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
 }

@@ -141,7 +141,6 @@ struct vm_ctx {
 	s32 most_running; /* and since then */
 	u32 stacked; /* several of its vCPUs may run on one and the same pCPU alone */
 	u64 last_bound; /* the pCPU for which one waited alone last, and the pid of that one */
-	u64 contends_at; /* ns; when others wanted its part of the host last, beside it; 0: never */
 	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
 	u64 busy_since; /* ns; since when any runs, or none does */
@@ -151,6 +150,7 @@ struct vm_ctx {
 	struct vm_times times;
 	struct halt_times halt;
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
+	u64 none[1]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */

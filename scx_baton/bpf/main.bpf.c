@@ -50,7 +50,7 @@ s32 BPF_STRUCT_OPS(baton_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wa
 	now = scx_bpf_now();
 	vm = vm_now(t);
 	/* The pCPU is idle. */
-	wake(t, vm, vnow_for(p, cpu, now), now);
+	wake(t, vm, vnow, now);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, idle_slice(vm, now), 0);
 	return cpu;
 }

@@ -50,22 +50,22 @@ static bool rejoins_turn(const struct task_struct *p, const struct task_ctx *t,
 verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 			     struct task_ctx *t __arg_nonnull)
 {
+	u64 all = entities() >> 8, lead, at = vnow;
 	s32 cpu = scx_bpf_task_cpu(p), waiting = host_waiting(cpu, is_bound(p));
-	u64 all = entities() >> 8, now = scx_bpf_now(), lead, at = vnow_for(p, cpu, now);
 	u32 cpus = is_bound(p) ? 1 : nr_online;
 
 	/* Thousands that start at once are counted there as they come to run. */
 	if (waiting > 0 && all < waiting)
 		all = waiting;
 	lead = host_lead(all, cpus);
-	if (is_bound(p))
-		at = competing_vnow(p, cpu, now);
-	/* It is new there, or was elsewhere: the others can be far behind vnow. */
-	if ((is_bound(p) || at != vnow) && host_lag(t->weight) < lead)
-		lead = host_lag(t->weight);
-	if (!is_bound(p) && t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, at)) {
+	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
+	if (is_bound(p)) {
+		at = competing_vnow(cpu);
+		if (host_lag(t->weight) < lead)
+			lead = host_lag(t->weight);
+	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, vnow)) {
 		/* It waited for one pCPU alone, may run elsewhere now: owed nothing for that. */
-		t->vtime = at;
+		t->vtime = vnow;
 	}
 	if (vtime_before(at + lead, t->vtime))
 		t->vtime = at + lead;
@@ -200,8 +200,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (t->parked_at)
 		unparked(t, vm, now);
 	if (wakes)
-		wake(t, vm,
-		     is_bound(p) && !vm ? competing_vnow(p, cpu, now) : vnow_for(p, cpu, now), now);
+		wake(t, vm, is_bound(p) ? competing_vnow(cpu) : vnow, now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);
@@ -255,8 +254,6 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 		return;
 
 	slice = vm ? HOST_SLICE_NS : limit_lead(p, t);
-	if (!vm && !wakes)
-		contend(p, cpu, now);
 	if (vm && peek_vtime(vm_dsq(t->vm), &first))
 		t->vtime = vcpu_limit(t->vtime, first);
 	if (vm && !wakes)

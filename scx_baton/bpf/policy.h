@@ -187,9 +187,6 @@ static inline u64 wake_vtime(u64 vtime, u64 vnow, u64 credit)
 	return vtime_before(vtime, vnow - credit) ? vnow - credit : vtime;
 }
 
-/* As the @credit below: more than anybody can be behind. */
-#define NO_BOUND (1ULL << 60)
-
 /*
  * Keep @vtime from @credit behind @vnow to @lead ahead of it. Without the lower bound an entity
  * that could not use its share (fewer vCPUs than pCPUs, affinity) would hoard time; without the
@@ -224,12 +221,6 @@ static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u32 share)
 	return wants < share ? vtime * wants / share : vtime;
 }
 
-/* May @vm run on some of @cpus pCPUs alone? */
-static inline bool vm_is_confined(const struct vm_ctx *vm, u32 cpus)
-{
-	return vm->allowed && vm->allowed < cpus;
-}
-
 /*
  * Is @vm due all the pCPUs on which it may run at once, some of @cpus? Then how far it has come
  * does not tell what the others have had: one of 16 vCPUs that may run on 2 of 16 pCPUs held vnow
@@ -237,13 +228,7 @@ static inline bool vm_is_confined(const struct vm_ctx *vm, u32 cpus)
  */
 static inline bool vm_is_capped(const struct vm_ctx *vm, u32 cpus)
 {
-	return vm_is_confined(vm, cpus) && vm->share == 16 * vm->allowed;
-}
-
-/* Have others wanted @vm's part of the host of late, beside it? See part.bpf.h. */
-static inline bool vm_contends(const struct vm_ctx *vm, u64 now)
-{
-	return vm->contends_at && vtime_before(now, vm->contends_at + 2 * TURN_NS);
+	return vm->allowed < cpus && vm->share && vm->share == 16 * vm->allowed;
 }
 
 /*
@@ -508,12 +493,6 @@ static inline bool vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 vnow, u6
 	       !vtime_before(vnow + turns_of(vm, vm->nr_vcpus), vm->vtime);
 }
 
-/* Is @vm, which contends for its part, further behind than it could be elsewhere? */
-static inline bool vm_is_beyond(const struct vm_ctx *vm, u64 vnow, u64 now)
-{
-	return vtime_before(vm->vtime + vm_credit(vm), vnow) && vm_contends(vm, now);
-}
-
 /* Is @vm behind its due? */
 static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
 {
@@ -712,11 +691,12 @@ static inline u64 bound_slice(const struct vm_ctx *vm, u64 waited, u32 against, 
 
 /*
  * Does none of @vm run, as one waits for a pCPU, and the others may well sleep for that one? Or all
- * wait for the same pCPU. One of a gang that waits for its turn is not to run before the others.
+ * wait for the same pCPU, as @waiting do. One of a gang does not run before its turn.
  */
-static inline bool vm_stands_still(const struct vm_ctx *vm)
+static inline bool vm_stands_still(const struct vm_ctx *vm, s32 waiting)
 {
-	return vm->nr_vcpus > 1 && vm->nr_running <= 0 && (vm->nr_queued == 1 || vm->stacked);
+	return vm->nr_vcpus > 1 && vm->nr_running <= 0 &&
+	       (vm->nr_queued == 1 || (vm->stacked && vm->nr_queued <= waiting));
 }
 
 /*
