@@ -5,8 +5,8 @@
 #ifndef BATON_ACCOUNT_BPF_H
 #define BATON_ACCOUNT_BPF_H
 
+#include "confined.bpf.h"
 #include "polling.bpf.h"
-#include "tree.bpf.h"
 #include "waits.bpf.h"
 #include "wanted.bpf.h"
 
@@ -60,6 +60,8 @@ verified_once int leave_queue(struct task_ctx *t __arg_nonnull, u64 now)
 		return 0;
 	}
 	note_wait(waited);
+	if (waited >= LONG_WAIT_NS && !t->woken_at)
+		vm->limited_at = now;
 	busy = waited_beside(t, vm, waited, now);
 	if (t->queued_cpu) {
 		leave_bound(t, vm);
@@ -161,36 +163,40 @@ static bool peek_vtime(u64 dsq, u64 *vtime)
 }
 
 /*
- * How far the host tasks have come that wait for @cpu alone: as far as vnow at most. More of them
- * than one pCPU can serve fall behind vnow, without a bound, as it comes on elsewhere; among
+ * How far the host tasks have come that wait for @cpu alone: as far as @level at most. More of them
+ * than one pCPU can serve fall behind it, without a bound, as it comes on elsewhere; among
  * themselves they have their shares. @first: if the only one is on its way from the queue.
  */
-static u64 bound_vnow(s32 cpu, u64 first)
+static u64 bound_level(s32 cpu, u64 first, u64 level)
 {
 	if (host_waiting(cpu, true) <= 0)
-		return vnow;
+		return level;
 	peek_vtime(cpu, &first);
-	return vtime_before(first, vnow) ? first : vnow;
+	return vtime_before(first, level) ? first : level;
 }
 
 /* The host task @p, or one that has just become a vCPU, ran for another @ran ns. */
 verified_once int charge_host(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, s32 cpu, u64 ran)
 {
+	u64 level, bound;
+
 	t->wants += ran;
 	/* Its vtime is the VM's now. */
 	if (vm_of(t))
 		return 0;
+	level = level_for(p, t, cpu, t->run_at);
+	bound = bound_level(cpu, t->vtime, level);
 	if (is_bound(p) && host_waiting(cpu, true) > 0)
-		t->vtime = host_charge(t->vtime, weighted(ran, t->weight),
-				       bound_vnow(cpu, t->vtime), 0, host_lag(t->weight));
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), bound, bound, 0,
+				       host_lag(t->weight));
 	else if (is_wanted(cpu, NO_VM, is_bound(p)))
-		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), vnow,
-				       is_bound(p) ? vnow - t->seen_vnow : 0, host_lag(t->weight));
-	else if (vtime_before(t->vtime, vnow))
+		t->vtime = host_charge(t->vtime, weighted(ran, t->weight), level, vnow,
+				       is_bound(p) ? level - t->seen_vnow : 0, host_lag(t->weight));
+	else if (vtime_before(t->vtime, level))
 		/* Who runs, and takes nothing from anybody, is owed nothing, either. */
-		t->vtime = vnow;
-	t->seen_vnow = vnow;
+		t->vtime = level;
+	t->seen_vnow = level;
 	return 0;
 }
 
@@ -228,17 +234,17 @@ static u64 price(const struct task_struct *p, struct vm_ctx *vm, u32 slot, s32 c
 {
 	u32 allowed, share;
 
-	if (is_bound(p) && host_waiting(cpu, true) > 0)
-		return vtime;
-	if (is_bound(p) && others_bound(cpu, slot))
-		return vtime + vtime * vm->extra / 256;
 	allowed = cpus_for(p, vm);
 	/* Its vCPUs may have different ones. */
 	if (vm->ran_at_once > allowed)
 		allowed = vm->ran_at_once;
+	vm->allowed = is_bound(p) && !vm->stacked ? vm->nr_vcpus : allowed;
+	if (is_bound(p) && host_waiting(cpu, true) > 0)
+		return vtime;
+	if (is_bound(p) && others_bound(cpu, slot))
+		return vtime + vtime * vm->extra / 256;
 	share = vm_share(vm, entities(), nr_online, allowed);
-	/* Of a pinned VM neither tells what it can have where others want something. */
-	vm->allowed = is_bound(p) ? 0 : allowed;
+	/* That of a pinned VM does not tell what it can have where others want something. */
 	vm->share = is_bound(p) ? 0 : share;
 	return vm_price(vm, vtime, share);
 }
@@ -263,7 +269,7 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 			      struct task_ctx *t __arg_nonnull, struct vm_ctx *vm __arg_nonnull,
 			      s32 cpu, u64 ran)
 {
-	u64 add, vtime, clamped;
+	u64 add, level, vtime, clamped;
 	bool charged;
 
 	t->vtime += weighted(ran, t->weight);
@@ -280,11 +286,15 @@ verified_once int charge_vcpu(const struct task_struct *p __arg_trusted,
 	if (!charged)
 		return 0;
 	add = price(p, vm, t->run_vm, cpu, weighted(ran, vm->weight));
+	want_lead(vm, t->run_vm, cpu, t->run_at);
+	level = level_for_vm(vm, cpu, t->run_at);
 	vtime = __sync_fetch_and_add(&vm->vtime, add) + add;
-	clamped = vtime_clamp(vtime, vnow, vm_credit(vm), vm_lead(vm));
+	clamped = vtime_clamp(vtime, vnow, vnow - level + vm_credit(vm), vm_lead(vm));
 	/* A charge from another pCPU in between must not be lost; it clamps, too. */
-	if (clamped != vtime)
-		__sync_val_compare_and_swap(&vm->vtime, vtime, clamped);
+	if (clamped == vtime || __sync_val_compare_and_swap(&vm->vtime, vtime, clamped) != vtime)
+		return 0;
+	if (vtime_before(vtime, clamped) && vm_may_lead(vm, nr_online, t->run_at))
+		__sync_fetch_and_add(&vm->moved, clamped - vtime);
 	return 0;
 }
 
@@ -314,6 +324,7 @@ verified_once int bequeath(struct task_struct *p __arg_trusted, struct task_ctx 
 {
 	struct cgroup *cgrp;
 	struct cgrp_ctx *c;
+	u64 level;
 
 	if (vm_of(t))
 		return 0;
@@ -324,9 +335,10 @@ verified_once int bequeath(struct task_struct *p __arg_trusted, struct task_ctx 
 	bpf_cgroup_release(cgrp);
 	if (!c)
 		return 0;
+	level = level_for(p, t, scx_bpf_task_cpu(p), now);
 	/* Two at once may lose what one has left. */
 	if (c->heir_since)
-		__sync_fetch_and_add(&c->heir_vtime, t->vtime - vnow);
+		__sync_fetch_and_add(&c->heir_vtime, t->vtime - level);
 	else
 		c->heir_vtime = t->vtime;
 	c->heir_since = now;
@@ -384,21 +396,21 @@ static struct vm_ctx *vm_now(struct task_ctx *t)
 }
 
 /*
- * A sleeper comes back: what it may keep of the time that it did not use is limited. @at: how far
- * those have come that it competes with, if it is a host task.
+ * A sleeper comes back: what it may keep of the time that it did not use is limited. @level: how
+ * far those have come that it, or its VM, competes with.
  */
-static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 at, u64 now)
+static void wake(struct task_ctx *t, struct vm_ctx *vm, u64 level, u64 now)
 {
 	u64 slept = elapsed(vm ? vm->busy_since : t->run_at, now);
 
 	t->woken_at = now;
 	if (!vm) {
-		t->vtime = slept_vtime(t->vtime, at, HOST_CREDIT_NS, slept, 1, t->weight);
+		t->vtime = slept_vtime(t->vtime, level, HOST_CREDIT_NS, slept, 1, t->weight);
 		return;
 	}
 	t->vtime = wake_vtime(t->vtime, vm->vcpu_vnow, VM_CREDIT_NS);
 	if (vm->nr_running <= 0 && vm->nr_queued <= 0) {
-		vm->vtime = slept_vtime(vm->vtime, vnow, weighted(VM_CREDIT_NS, vm->weight), slept,
+		vm->vtime = slept_vtime(vm->vtime, level, weighted(VM_CREDIT_NS, vm->weight), slept,
 					vm->nr_vcpus, vm->weight);
 		/* Once: those that wake until the first one runs have slept no longer. */
 		vm->busy_since = now;

@@ -79,10 +79,11 @@ static inline bool runs_vm(s32 cpu, u32 slot)
  * How far those have come that a host task bound to @cpu competes with: one that runs there can be
  * behind vnow by more than a sleeper may keep, which would always come after it.
  */
-static u64 competing_vnow(s32 cpu)
+static u64 competing_level(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	const struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 running = c->host_vtime, waiting = bound_vnow(cpu, vnow);
+	u64 level = level_for(p, t, cpu, now), waiting = bound_level(cpu, level, level);
+	u64 running = c->host_vtime;
 
 	return c->runs == RUNS_HOST && vtime_before(running, waiting) ? running : waiting;
 }

@@ -72,14 +72,14 @@ verified_once u32 far_vm(u32 near, u32 prev_vm, s32 cpu, bool idle, u64 now)
 	u32 i, far;
 
 	if (near_vm)
-		rank = rank_on(c, near, near_vm, near_vm->nr_running - (near == prev_vm), now);
+		rank = rank_on(cpu, near, near_vm, near_vm->nr_running - (near == prev_vm), now);
 	bpf_for(i, 1, nr_llcs) {
 		seen.llc = far_llc(cpu);
 		far = next_vm(NO_VM, NO_VM, cpu, now, &seen);
 		vm = vm_slot(far);
 		p = vm ? waits_long(vm, far, cpu, now) : NULL;
 		if (p && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
-		    rank_on(c, far, vm, vm->nr_running, now) + FAR_BEHIND_NS < rank)
+		    rank_on(cpu, far, vm, vm->nr_running, now) + FAR_BEHIND_NS < rank)
 			return far;
 		if (near_vm || !idle)
 			break;

@@ -8,32 +8,36 @@
 #include "cpu.bpf.h"
 
 /*
- * The rank of @vm, which has @slot, for the pCPU of @c while @running of its vCPUs run on others.
+ * The rank of @vm, which has @slot, for @cpu while @running of its vCPUs run on others. Those that
+ * one VM leads there are compared by how far behind they are alone.
  */
-static inline u64 rank_of(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, s32 running,
-			  u64 now)
+static inline u64 rank_of(s32 cpu, u32 slot, const struct vm_ctx *vm, s32 running, u64 now)
 {
-	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, vnow, now);
+	const struct vm_ctx *like = vm_is_confined(vm, nr_online) ? leader_on(cpu, now) : NULL;
+	u64 at = like ? bound_of(like) : vnow;
+	const struct cpu_ctx *c = cpu_ctx(cpu);
+	bool claims = vm_claims(vm, slot == c->vm ? c->turn_start : 0, at, now);
 
-	return vm_rank(vm, running, claims, vnow, now);
+	return vm_rank(vm, like ?: vm, running, claims, at, now);
 }
 
 /* The same as a call, where it is not on the way of each VM that waits. */
-verified_once u64 rank_on(const struct cpu_ctx *c __arg_nonnull, u32 slot,
-			  const struct vm_ctx *vm __arg_nonnull, s32 running, u64 now)
+verified_once u64 rank_on(s32 cpu, u32 slot, const struct vm_ctx *vm __arg_nonnull, s32 running,
+			  u64 now)
 {
-	return rank_of(c, slot, vm, running, now);
+	return rank_of(cpu, slot, vm, running, now);
 }
 
-/* May @vm, which has @slot, take the pCPU from the vCPU that @c runs? */
-static bool vm_takes(const struct cpu_ctx *c, u32 slot, const struct vm_ctx *vm, u64 now)
+/* May @vm, which has @slot, take @cpu from the vCPU that runs there? */
+static bool vm_takes(s32 cpu, u32 slot, const struct vm_ctx *vm, u64 now)
 {
-	struct vm_ctx *running = vm_slot(c->vm);
+	u32 here = cpu_ctx(cpu)->vm;
+	struct vm_ctx *running = vm_slot(here);
 
 	if (!running || vm == running)
 		return false;
-	return rank_preempts(rank_on(c, slot, vm, vm->nr_running, now),
-			     rank_on(c, c->vm, running, running->nr_running, now),
+	return rank_preempts(rank_on(cpu, slot, vm, vm->nr_running, now),
+			     rank_on(cpu, here, running, running->nr_running, now),
 			     turns_of(running, running->nr_vcpus));
 }
 
@@ -58,7 +62,7 @@ verified_once int first_is_due(u64 dsq, s32 cpu, const struct vm_ctx *vm, u64 si
 
 	return t && vm && bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
 	       vtime_before(t->queued_at, since) &&
-	       goes_before(p->scx.dsq_vtime, t->weight, vm, now);
+	       goes_before(vtime_on(p, cpu, now), t->weight, vm, now);
 }
 
 /* Does a host task that waits near @cpu? */
@@ -69,12 +73,12 @@ static bool host_is_due(s32 cpu, const struct vm_ctx *vm, u64 since, u64 now)
 }
 
 /*
- * A look at the VMs with a vCPU to run that waits near @llc: how many, and the least vtime, if
- * possible, of those that can have what they are due.
+ * A look at the VMs with a vCPU to run that waits near @llc: how many of them may run here, and the
+ * least vtime of those. One of 16 vCPUs that may run on 2 of 16 pCPUs held vnow back, and one of
+ * weight 20 beside it was never behind its due, with 0.38 of a pCPU instead of 1.
  */
 struct vms_seen {
 	u64 least;
-	u32 capped; /* that one's VM is due all that it can have, as are the others */
 	u32 nr;
 	u32 llc;
 	/* for which pCPU; @prev_vm is about to leave it */
@@ -91,19 +95,15 @@ struct vms_seen {
 verified_once int look_at_vm(u32 slot, struct vms_seen *seen __arg_nonnull, u64 now)
 {
 	struct vm_ctx *vm = vm_slot(slot);
-	bool capped;
 	u64 rank;
 
 	if (!vm ||
 	    (slot != seen->prev_vm && (vm->nr_queued <= 0 || !waits_here(vm, slot, seen->cpu))))
 		return 0;
-	capped = vm_is_capped(vm, nr_online);
-	if (!seen->nr++ || capped < seen->capped ||
-	    (capped == seen->capped && vtime_before(vm->vtime, seen->least))) {
+	if ((slot == seen->prev_vm || wants_cpu(vm, slot, seen->cpu)) &&
+	    (!seen->nr++ || vtime_before(vm->vtime, seen->least)))
 		seen->least = vm->vtime;
-		seen->capped = capped;
-	}
-	rank = rank_of(cpu_ctx(seen->cpu), slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
+	rank = rank_of(seen->cpu, slot, vm, vm->nr_running - (slot == seen->prev_vm), now);
 	if (seen->last != NO_VM &&
 	    (rank < seen->last_rank || (rank == seen->last_rank && slot <= seen->last)))
 		return 0;
@@ -133,7 +133,7 @@ verified_once u32 next_vm(u32 last, u32 prev_vm, s32 cpu, u64 now,
 	seen->best = NO_VM;
 	seen->nr = 0;
 	if (vm)
-		seen->last_rank = rank_on(c, last, vm, vm->nr_running - (last == prev_vm), now);
+		seen->last_rank = rank_on(cpu, last, vm, vm->nr_running - (last == prev_vm), now);
 	bpf_for(w, 0, words) {
 		word = *vms_near(seen->llc, w);
 		if (c->kept && seen->llc == llc_of(cpu) && w == (c->kept_vm & (MAX_VMS - 1)) / 64)

@@ -34,7 +34,7 @@ verified_once int invite(u32 slot, s32 cpu, u64 now)
 		there = llc_cpus[(first + i) & (MAX_CPUS - 1)];
 		c = cpu_ctx(there);
 		if (c->kicked || c->resume_pid || c->runs != RUNS_VCPU ||
-		    !bpf_cpumask_test_cpu(there, p->cpus_ptr) || !vm_takes(c, slot, vm, now) ||
+		    !bpf_cpumask_test_cpu(there, p->cpus_ptr) || !vm_takes(there, slot, vm, now) ||
 		    __sync_val_compare_and_swap(&c->invited, 0, slot))
 			continue;
 		__sync_fetch_and_add(&vm->nr_invited, 1);

@@ -17,6 +17,7 @@ struct host_pick {
 	u64 later; /* what @vtime has of that for being far */
 	u32 seen; /* candidates */
 	u32 weight; /* 0: that of the first one in @dsq */
+	u64 now;
 };
 
 /* Tasks of a queue that are looked at for one that may run on a pCPU. */
@@ -32,7 +33,7 @@ struct behind {
  * The first one in @dsq that may run on @cpu; behind many that may not one like the last of those.
  * False: there is none.
  */
-verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b __arg_nonnull)
+verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b __arg_nonnull, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -44,7 +45,7 @@ verified_once int look_behind(u64 dsq, s32 cpu, struct behind *b __arg_nonnull)
 		if (!found && ++seen < MAX_HOST_WALK)
 			continue;
 		t = task_ctx(p);
-		b->vtime = p->scx.dsq_vtime;
+		b->vtime = vtime_on(p, cpu, now);
 		b->weight = t ? t->weight : WEIGHT_AVERAGE;
 		return true;
 	}
@@ -61,8 +62,8 @@ static void consider_queue(struct host_pick *h, u64 dsq, s32 cpu, s32 nr, u64 la
 
 	if (!p)
 		return;
-	b.vtime = p->scx.dsq_vtime;
-	if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !look_behind(dsq, cpu, &b))
+	b.vtime = vtime_on(p, cpu, h->now);
+	if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !look_behind(dsq, cpu, &b, h->now))
 		return;
 	vtime = b.vtime + later;
 	h->seen += nr;
@@ -92,6 +93,7 @@ verified_once int consider_host(struct host_pick *h __arg_nonnull, s32 cpu, u64 
 {
 	u32 far;
 
+	h->now = now;
 	if (nr_quotas) {
 		park_heads(cpu, now);
 		park_heads(llc_dsq(cpu), now);

@@ -140,6 +140,7 @@ struct vm_ctx {
 	u32 ran_at_once; /* the most of its vCPUs that did in the time before that decision */
 	s32 most_running; /* and since then */
 	u32 stacked; /* several of its vCPUs may run on one and the same pCPU alone */
+	u32 led; /* slot of the VM that leads it (confined.bpf.h); NO_VM: none does */
 	u64 last_bound; /* the pCPU for which one waited alone last, and the pid of that one */
 	u64 queued_since; /* ns; since when some of its vCPUs wait, while any do */
 	u64 busy_ns; /* time in which any vCPU ran; grows when the last one stops */
@@ -149,8 +150,12 @@ struct vm_ctx {
 	u64 owing[VCPU_WORDS]; /* those that were sent an IPI since they ran last */
 	struct vm_times times;
 	struct halt_times halt;
+	u64 moved; /* virtual time by which its bound, or who leads it, has moved it on */
+	u64 seen_moved; /* that of the VM that leads it, when it came along last */
+	u64 led_at; /* ns; when it ran last where another VM leads */
+	u64 limited_at; /* ns; when a vCPU that had not slept waited for long last; 0: never */
 	u64 path[MAX_LEVELS]; /* records of the cgroups that its vCPUs share, from the root on */
-	u64 none[1]; /* up to a whole number of cache lines */
+	u64 none[5]; /* up to a whole number of cache lines */
 };
 
 /* CPU time that a cgroup has by its cpu.max. */
@@ -196,7 +201,8 @@ struct task_ctx {
 	u64 wants; /* ns for which a host task ran or waited, since it was counted */
 	u64 queued_busy; /* what its VM's vm_busy() was then */
 	u64 started_at; /* ns; when it began to run */
-	u64 seen_vnow; /* a host task that runs: vnow when it was charged last */
+	u64 seen_vnow; /* a host task that runs: its level_of() when it was charged last */
+	u64 seen_moved; /* a host task: @moved of the VM that leads it, when it came along last */
 	u64 woken_at; /* ns; 0: not since it ran last */
 	u64 halted_at; /* ns; 0: it has not */
 	u64 ran; /* ns of CPU time since it halted */
@@ -212,6 +218,7 @@ struct task_ctx {
 	u32 vcpu_id; /* KVM's, below MAX_VCPUS or not followed */
 	s32 leaves_for; /* one past the pCPU of an idle core that it has claimed; 0: none */
 	u32 awaiting_verdict; /* the vCPU that it yielded to has run: was it of use? */
+	u32 led; /* a host task: slot of the VM that leads it; NO_VM: none does */
 	struct tree_child child; /* a host task */
 	u64 vcpu_since; /* ns; when it became a vCPU of its VM */
 	struct vcpu_times times; /* since then */

@@ -268,6 +268,7 @@ verified_once int dispatch_order(struct task_struct *prev __arg_trusted __arg_nu
 	if (nr_llcs > 1 && waiting && dispatch_far(&o, t, cpu))
 		return true;
 	o.least = o.vms.least;
+	look_at_lead(cpu, o.slot, now);
 	/* Who sleeps now may have been here a moment ago. */
 	o.choice = o.host.seen + o.vms.nr > 1 || now - c->mixed_at < 2 * TURN_NS;
 
@@ -362,7 +363,7 @@ verified_once int overdue(s32 cpu, u64 now)
 		best = far;
 	vm = vm_slot(best);
 
-	return vm && vm_takes(c, best, vm, now);
+	return vm && vm_takes(cpu, best, vm, now);
 }
 
 #endif /* BATON_PICK_BPF_H */

@@ -60,7 +60,7 @@ verified_once u64 limit_lead(const struct task_struct *p __arg_trusted,
 	lead = host_lead(all, cpus);
 	/* One that is bound is new there, or was elsewhere: the others can be far behind vnow. */
 	if (is_bound(p)) {
-		at = competing_vnow(cpu);
+		at = competing_level(p, t, cpu, scx_bpf_now());
 		if (host_lag(t->weight) < lead)
 			lead = host_lag(t->weight);
 	} else if (t->queued_host - 1 < MAX_CPUS && vtime_before(t->vtime, vnow)) {
@@ -180,6 +180,15 @@ static bool moves_queue(const struct task_struct *p, const struct task_ctx *t, s
 	       (t->queued_cpu != bound || (t->queued_llc & ~KEPT_NEAR) != llc_of(cpu) + 1);
 }
 
+/* How far those have come that @p, or its VM, competes with as it wakes on @cpu. */
+static u64 level_at(const struct task_struct *p, struct task_ctx *t, struct vm_ctx *vm, s32 cpu,
+		    u64 now)
+{
+	if (vm)
+		return level_for_vm(vm, cpu, now);
+	return is_bound(p) ? competing_level(p, t, cpu, now) : level_for(p, t, cpu, now);
+}
+
 static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flags)
 {
 	struct vm_ctx *vm = vm_now(t);
@@ -200,7 +209,7 @@ static void enqueue_task(struct task_struct *p, struct task_ctx *t, u64 enq_flag
 	if (t->parked_at)
 		unparked(t, vm, now);
 	if (wakes)
-		wake(t, vm, is_bound(p) ? competing_vnow(cpu) : vnow, now);
+		wake(t, vm, level_at(p, t, vm, cpu, now), now);
 	release = throttled_until(t, now);
 	if (release) {
 		stay(t);

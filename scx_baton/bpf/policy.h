@@ -221,14 +221,32 @@ static inline u64 vm_price(const struct vm_ctx *vm, u64 vtime, u32 share)
 	return wants < share ? vtime * wants / share : vtime;
 }
 
-/*
- * Is @vm due all the pCPUs on which it may run at once, some of @cpus? Then how far it has come
- * does not tell what the others have had: one of 16 vCPUs that may run on 2 of 16 pCPUs held vnow
- * back, and one of weight 20 beside it was never behind its due, with 0.38 of a pCPU instead of 1.
- */
-static inline bool vm_is_capped(const struct vm_ctx *vm, u32 cpus)
+/* May @vm run on some of @cpus pCPUs alone? */
+static inline bool vm_is_confined(const struct vm_ctx *vm, u32 cpus)
 {
-	return vm->allowed < cpus && vm->share && vm->share == 16 * vm->allowed;
+	return vm->allowed && vm->allowed < cpus;
+}
+
+/*
+ * Does @vm, which may run on some of @cpus, lead others there? It wants more than it has, as one
+ * of its vCPUs has waited that did not sleep: how far one has come that uses less than its share
+ * tells nothing of the others. Nor does that of one with vCPUs bound to different pCPUs.
+ */
+static inline bool vm_may_lead(const struct vm_ctx *vm, u32 cpus, u64 now)
+{
+	return vm_is_confined(vm, cpus) && vm->limited_at &&
+	       vtime_before(now, vm->limited_at + 4 * TURN_NS) &&
+	       (vm->share || vm->stacked || vm->nr_vcpus == 1);
+}
+
+/*
+ * By how much one comes along that is so far @behind vnow, where the VM that leads it is @moved on
+ * by its bound, at @credit. One that has pCPUs elsewhere is hardly behind, and nothing holds it
+ * back there.
+ */
+static inline u64 led_by(u64 moved, u64 behind, u64 credit)
+{
+	return 2 * behind < credit ? moved * (512 * behind / credit) / 256 : moved;
 }
 
 /*
@@ -336,14 +354,14 @@ static inline u64 host_lead(u64 entities, u32 cpus)
  * Two turns behind, as a VM (vm_credit()): with one a thread that computes beside those two gangs
  * has 0.80 of a pCPU instead of 0.97.
  */
-static inline u64 host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
+static inline u64 host_charge(u64 vtime, u64 ran, u64 level, u64 vnow, u64 grown, u64 lag)
 {
-	u64 least = vtime_before(vnow, vtime + grown) ? vnow : vtime + grown;
+	u64 least = vtime_before(level, vtime + grown) ? level : vtime + grown;
 
 	vtime += ran;
 	if ((s64)grown > 0 && vtime_before(vtime, least))
 		vtime = least;
-	return vtime_clamp(vtime, vnow, 2 * lag, lag);
+	return vtime_clamp(vtime, vnow, vnow - level + 2 * lag, lag);
 }
 
 /*
@@ -506,12 +524,12 @@ static inline bool vm_behind(const struct vm_ctx *vm, u64 vnow)
  * where they are pinned, all are as far behind as they may be (vm_credit()): the one with more
  * vCPUs would go before the others.
  */
-static inline u64 vcpu_behind(const struct vm_ctx *vm, u64 vnow)
+static inline u64 vcpu_behind(const struct vm_ctx *vm, const struct vm_ctx *like, u64 vnow)
 {
-	s32 wants = vm->nr_running + vm->nr_queued;
+	s32 wants = like->nr_running + like->nr_queued;
 	u64 nr = wants > 1 ? wants : 1, times;
 
-	times = vm->share && vm->share < 16 * nr ? vm->share : 16 * nr;
+	times = like->share && like->share < 16 * nr ? like->share : 16 * nr;
 	return 16 * (vnow - vm->vtime) / (nr * times);
 }
 
@@ -523,10 +541,11 @@ static inline u64 vcpu_behind(const struct vm_ctx *vm, u64 vnow)
 enum vm_class { CLASS_BEHIND, CLASS_TURN, CLASS_OTHER };
 #define CLASS_SHIFT 62
 
-static inline u64 vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64 vnow, u64 now)
+static inline u64 vm_rank(const struct vm_ctx *vm, const struct vm_ctx *like, s32 running,
+			  bool claims, u64 vnow, u64 now)
 {
 	u64 class = vm_behind(vm, vnow) ? CLASS_BEHIND : claims ? CLASS_TURN : CLASS_OTHER;
-	u64 at = class == CLASS_BEHIND ? -vcpu_behind(vm, vnow)
+	u64 at = class == CLASS_BEHIND ? -vcpu_behind(vm, like, vnow)
 		 : class == CLASS_TURN ? vm->turn_start - now
 				       : vm->vtime - vnow;
 

@@ -64,7 +64,7 @@ verified_once int may_preempt(s32 cpu, const struct room_found *found __arg_nonn
 			  : host_preempts_host(found->vtime, c->host_vtime);
 	/* A visit is short, and a sibling's boost, too. */
 	if (vm)
-		return (!c->resume_pid || behind) && vm_takes(c, found->slot, vm, found->now);
+		return (!c->resume_pid || behind) && vm_takes(cpu, found->slot, vm, found->now);
 	return running && goes_before(found->vtime, found->weight, running, found->now);
 }
 

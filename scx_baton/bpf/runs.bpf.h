@@ -22,7 +22,7 @@ verified_once int runs_for(struct task_struct *p __arg_trusted, struct task_ctx 
 	c->runs_bound = is_bound(p);
 	if (!vm) {
 		t->run_vm = NO_VM;
-		t->seen_vnow = vnow;
+		t->seen_vnow = level_for(p, t, cpu, t->run_at);
 		c->host_vtime = t->vtime;
 		c->host_weight = t->weight;
 		c->runs = RUNS_HOST;

@@ -17,7 +17,7 @@ static bool may_summon(const struct vm_ctx *vm, u32 slot, s32 cpu, u64 now)
 	const struct cpu_ctx *c = cpu_ctx(cpu);
 
 	return c->runs == RUNS_VCPU && !c->kicked && waits_here(vm, slot, cpu) &&
-	       vm_takes(c, slot, vm, now);
+	       vm_takes(cpu, slot, vm, now);
 }
 
 /*

@@ -7,9 +7,14 @@ u64 t_vtime_clamp(u64 vtime, u64 vnow, u64 credit, u64 lead)
 	return vtime_clamp(vtime, vnow, credit, lead);
 }
 
-u64 t_host_charge(u64 vtime, u64 ran, u64 vnow, u64 grown, u64 lag)
+u64 t_host_charge(u64 vtime, u64 ran, u64 level, u64 vnow, u64 grown, u64 lag)
 {
-	return host_charge(vtime, ran, vnow, grown, lag);
+	return host_charge(vtime, ran, level, vnow, grown, lag);
+}
+
+u64 t_led_by(u64 moved, u64 behind, u64 credit)
+{
+	return led_by(moved, behind, credit);
 }
 
 u64 t_wake_vtime(u64 vtime, u64 vnow, u64 credit)
@@ -60,7 +65,7 @@ bool t_vm_claims(const struct vm_ctx *vm, u64 ran_turn, u64 vnow, u64 now)
 
 u64 t_vm_rank(const struct vm_ctx *vm, s32 running, bool claims, u64 vnow, u64 now)
 {
-	return vm_rank(vm, running, claims, vnow, now);
+	return vm_rank(vm, vm, running, claims, vnow, now);
 }
 
 bool t_rank_preempts(u64 rank, u64 running, u64 turn)

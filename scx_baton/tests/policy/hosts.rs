@@ -29,22 +29,40 @@ proptest! {
     }
 
     /// It pays for what it ran, and if bound is behind by no more than it was when that began; by
-    /// two turns at most, and ahead by one.
+    /// two turns at most behind those that it competes with, and ahead of vnow by one.
     #[test]
     fn a_host_task_that_runs_falls_no_further_behind(
         vnow: u64,
         d in -50_000_000i64..50_000_000,
+        below in 0i64..100_000_000,
         ran in 0u64..20_000_000,
         grown in 0u64..100_000_000,
         lag in 1u64..30_000_000,
     ) {
-        let charged =
-            unsafe { t_host_charge(vnow.wrapping_add_signed(d), ran, vnow, grown, lag) };
+        let at = |d: i64| vnow.wrapping_add_signed(d);
+        let charged = unsafe { t_host_charge(at(d), ran, at(-below), vnow, grown, lag) };
         let is = charged.wrapping_sub(vnow) as i64;
-        // Where it stood relative to vnow when that was less by @grown.
+        // Where it stood relative to the level of the others when that was less by @grown.
         let stood = d + grown as i64;
-        let paid = (d + ran as i64).max(if grown > 0 { stood.min(0) } else { i64::MIN });
-        prop_assert_eq!(is, paid.clamp(-2 * lag as i64, lag as i64));
+        let paid = (d + ran as i64).max(if grown > 0 { stood.min(-below) } else { i64::MIN });
+        prop_assert_eq!(is, paid.clamp(-below - 2 * lag as i64, lag as i64));
+    }
+
+    /// Who is led comes along by no more than its leader moves, and by as much from half the
+    /// leader's bound on; who was further behind does not get ahead.
+    #[test]
+    fn who_is_led_stays_behind_whom_it_was_behind(
+        moved in 0u64..50_000_000,
+        behind in 0u64..1_000_000_000,
+        more in 0u64..100_000_000,
+        credit in 100_000_000u64..1_000_000_000,
+    ) {
+        let by = |behind| unsafe { t_led_by(moved, behind, credit) };
+        prop_assert!(by(behind) <= moved);
+        prop_assert!(2 * behind < credit || by(behind) == moved);
+        // As it is counted in 256ths of what the leader moves.
+        let left = |behind| behind as i64 - by(behind) as i64;
+        prop_assert!(left(behind) <= left(behind + more) + moved as i64 / 256 + 1);
     }
 
     /// Who is further behind goes first; one that waits for a turn, if it is 3 ms behind its due.

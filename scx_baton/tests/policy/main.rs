@@ -18,7 +18,8 @@ mod vms;
 
 unsafe extern "C" {
     fn t_vtime_clamp(vtime: u64, vnow: u64, credit: u64, lead: u64) -> u64;
-    fn t_host_charge(vtime: u64, ran: u64, vnow: u64, grown: u64, lag: u64) -> u64;
+    fn t_host_charge(vtime: u64, ran: u64, level: u64, vnow: u64, grown: u64, lag: u64) -> u64;
+    fn t_led_by(moved: u64, behind: u64, credit: u64) -> u64;
     fn t_wake_vtime(vtime: u64, vnow: u64, credit: u64) -> u64;
     fn t_weighted(ns: u64, weight: u32) -> u64;
     fn t_vm_credit(vm: *const vm_ctx) -> u64;

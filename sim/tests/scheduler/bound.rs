@@ -336,6 +336,7 @@ fn a_vcpu_that_waits_can_be_pinned_elsewhere() {
         HEAD.replace("1.0", "2.0")
     ));
     assert!(out.vms[0].used > 0.45 && out.longest_wait_ms < 40.0, "{}", out.table());
+    assert!(out.vms[1..4].iter().all(|vm| vm.used > 0.2), "{}", out.table());
 }
 
 /// A cpuset holds for a thread bound to one pCPU, too.
